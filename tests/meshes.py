@@ -11,7 +11,7 @@ import sys
 import jax
 import numpy as np
 
-from tests.conftest import _EMITTERS, ROOT, TINY, random_params
+from tests.conftest import ROOT, TINY, random_params
 from transformer_jax import Decoder
 from transformer_jax.config_files import load_config
 from transformer_jax.models.layouts import unstack_blocks
@@ -218,7 +218,6 @@ def holds(one):
 
 if __name__ == "__main__":
     join_processes()
-    _EMITTERS["on"] = False  # which compiles faster, both ways alike
     for case in sys.argv[1:] or CASES:
         try:
             found = compare_texts_in_parts() if case == "texts in parts" else compare(case)

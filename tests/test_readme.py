@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from configs import shakespeare
-from tests.conftest import _EMITTERS, NO_EMITTERS, ROOT, attempt, user_environment
+from tests.conftest import FLAGS, ROOT, attempt, user_environment
 
 README = (ROOT / "README.md").read_text()
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -159,7 +159,6 @@ def test_the_commands_run_as_they_are_written(place, monkeypatch):
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("HOME", str(place))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setitem(_EMITTERS, "on", False)
     ran, started = [], set()
     for line in COMMANDS:
         if not line.startswith("python -m experiments."):
@@ -169,7 +168,7 @@ def test_the_commands_run_as_they_are_written(place, monkeypatch):
         if verb in started:
             output = run_here(place, verb, line, *more)
         else:
-            output = run(place, line, *more, XLA_FLAGS=NO_EMITTERS)
+            output = run(place, line, *more, XLA_FLAGS=FLAGS)
         started.add(verb)
         if ".compare runs/shakespeare" in line:
             assert "model.position" in output

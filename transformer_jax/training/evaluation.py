@@ -1,9 +1,8 @@
 """A whole split, scored: every target once, sums first."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
@@ -30,13 +29,11 @@ class Evaluation(NamedTuple):
       protocol: how the split was scored.
       sequences: loss, weight, correct weight (and bytes, of text) of each example, arrays [N]; and
         its cluster, the document that a window of running text begins in.
-      parts: scores of what the model wrote taken apart by a number, see GenerationScores.
     """
 
     means: dict[str, Any]
     protocol: dict[str, Any]
     sequences: dict[str, np.ndarray]
-    parts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 @functools.lru_cache(maxsize=32)

@@ -1,8 +1,8 @@
-"""Runs, top to bottom: begin, take steps, log, evaluate, save, end; one, or several together.
+"""The training loop: begin, take steps, log, evaluate, save and end one run, or several together.
 
-The state is data, a step is a pure function of state and batch, and the batch of a step is a pure
-function of seed and step. So a run that was killed anywhere and started again ends with the same
-bits, and how often it logs, evaluates or saves changes none of them.
+A step is a pure function of state and batch, and the batch of a step is a pure function of seed and
+step. So a run that is killed at any point and started again ends with the same bits, and logging,
+evaluating or saving more often changes none of them.
 """
 
 import contextlib
@@ -58,26 +58,26 @@ def train(
     profile: bool = False,
     extension: "Extension | None" = None,
 ) -> dict[str, float]:
-    """Trains what a config describes, in a run directory; again with the same, it resumes.
-
-    The loop is that of train_members, with one member.
+    """Trains a config in a run directory, or resumes the run that is there.
 
     Args:
-      config: as load_config returns it; it is checked here too, since it may have been changed.
-      workdir: a new or empty directory, or that of the same run.
-      progress: where to tell how it goes; standard output if not given.
-      allow: modules that may be imported beside those that the config names: of classes in the run
-        whose weights it starts from.
-      across_numerics: whether a run may go on that began with other numerics (see provenance).
-      profile: whether to write a trace of some steps into the directory's `profile`.
-      extension: with what a run goes on that began with another config.
+      config: A config of load_config; it is checked again.
+      workdir: A new or empty directory, or that of the same run.
+      progress: Where progress is reported; standard output if None.
+      allow: Further modules that may be imported, for the classes of the run whose weights it
+        starts from.
+      across_numerics: Whether a run that began with other numerics may resume, see provenance.
+      profile: Whether to write a trace of some steps to `profile` in the directory.
+      extension: Changes of the config with which an earlier run continues.
+
     Returns:
       The last row of metrics.jsonl.
+
     Raises:
-      InvalidInput: the config, the data or the directory is wrong; nothing was lost.
-      NonFinite: the loss or a gradient is no number; saved before that step.
-      SaveFailed: the last checkpoint could not be written.
-      Interrupted: SIGTERM, SIGINT or SIGUSR2 came; saved.
+      InvalidInput: The config, the data or the directory is not valid; nothing was lost.
+      NonFinite: The loss or a gradient is not finite; the run was saved before that step.
+      SaveFailed: The last checkpoint could not be written.
+      Interrupted: SIGTERM, SIGINT or SIGUSR2 came; the run was saved.
     """
     configs.check(config)
     refuse_what_is_not_installed(config)
@@ -127,11 +127,11 @@ def train_members(
     """Trains runs together, each to its own end; one that fails (see its `error`) stops no other.
 
     Args:
-      members: that differ in what `program` may differ in; at most as many as it is wide.
-      stop: tells when to end.
-      program: takes their steps; one of the first member's own if not given.
-      trace_to: a folder for a trace of jax's profiler; it is of the second call of the program, the
-        first has costs of its own. Its scopes are the modules' paths.
+      members: At most as many as the program is wide, that differ in seeds and traced options.
+      stop: The signal that ends training.
+      program: The compiled steps; made for the first member if None.
+      trace_to: Folder for a trace of the second call by jax's profiler; the first call is not
+        typical.
     """
     try:
         for member in members:
@@ -153,7 +153,7 @@ def train_members(
 def _take_steps(
     members: Sequence["Member"], stop: StopSignal, program: Program, trace_to: Path | None
 ) -> None:
-    """Takes the steps that members ask for in one call of a program."""
+    """Takes the steps that the members request, in one call of a program."""
     requests: dict[Member, StepRequest] = {}
     for member in members:
         with member.faults_kept():
@@ -180,12 +180,12 @@ def _take_steps(
 
 
 class Member:
-    """One run of those that are trained together: its files, its state, and what is due when.
+    """One run of those that are trained together: its files, its state and its schedule.
 
     Attributes:
-      prepared: data, model and optimizer, once it has begun.
-      has_ended: whether it needs no more steps.
-      error: why it ended before its last step, or None.
+      prepared: Data, model and optimizer, after `begin`.
+      has_ended: Whether it needs no more steps.
+      error: The error that ended it early, or None.
     """
 
     def __init__(
@@ -198,17 +198,10 @@ class Member:
         cell: Mapping[str, Any] | None = None,
         at_end: Callable[["Run"], None] = lambda run: None,
     ) -> None:
-        """Touches nothing yet.
+        """Reads and writes nothing yet.
 
-        Args:
-          config: checked.
-          directory: of the run.
-          make: gives data, model and optimizer, once the directory is this run's alone.
-          progress: where to tell how it goes.
-          stop: tells when to end.
-          cell: further entries of the manifest, if the run is a cell of a study, which writes no
-            sample and no picture of its own.
-          at_end: is called with what was trained, for a cell only.
+        `make` is called once the directory is locked. `cell` has further entries of the manifest of
+        a study's cell, which writes no sample and no picture, and calls `at_end` instead.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
@@ -225,7 +218,7 @@ class Member:
 
     @contextlib.contextmanager
     def faults_kept(self) -> Generator[None]:
-        """Ends the run, and keeps why, if what is done inside fails."""
+        """Ends the run and keeps the error if the code inside fails."""
         try:
             yield
         except BaseException as error:
@@ -234,12 +227,12 @@ class Member:
                 raise
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run; its directory says why, as far as that can be written."""
+        """Ends the run; its directory keeps the reason, unless that cannot be written."""
         self.error = error
         try:
             self._end(error)
-        except Exception as told:  # in words: the disk is full, say
-            self.error = told
+        except Exception as reason:  # e.g. the disk is full
+            self.error = reason
 
     def _end(self, error: BaseException | None = None) -> None:
         self.has_ended, self.state = True, None  # others may need the memory
@@ -247,7 +240,7 @@ class Member:
         self._open.__exit__(None if error is None else type(error), error, trace)
 
     def begin(self) -> None:
-        """Opens the directory, and draws the state or restores it; ends a run that is complete."""
+        """Opens the directory and draws or restores the state; ends a run that is complete."""
         enter = self._open.enter_context
         enter(self.directory.locked())
         enter(self.directory.failures_recorded())
@@ -279,7 +272,7 @@ class Member:
             self._finish()
 
     def next_request(self) -> StepRequest:
-        """The steps to take next."""
+        """Returns the steps to take next."""
         started = time.monotonic()
         self.num_steps = num_steps = self._affordable_steps()
         batches = self.batches.take(range(self.directory.step, self.directory.step + num_steps))
@@ -288,21 +281,20 @@ class Member:
         return StepRequest(self.numbers, self.state, stacked, np.int32(num_steps))
 
     def later_batches(self) -> Iterator[Callable[[], None]]:
-        """Pieces of work that `next_request` is spared if they are done before."""
+        """Yields work of the request after this one, to be done while this one is computed."""
         first = self.directory.step + self.num_steps
         for step in range(first, min(first + self.num_steps, self.config.training.steps)):
             yield functools.partial(self.batches.make, step)
 
     def go_on(self, result: StepResult, waited: float = 0.0) -> None:
-        """Logs, evaluates and saves what is due after the steps that were requested.
+        """Logs, evaluates and saves what is due after the requested steps.
 
-        Args:
-          result: of these steps.
-          waited: seconds that went by after them, for a batch that was being made.
+        `waited` are the seconds after them that went into a batch which was being made.
+
         Raises:
-          NonFinite: a step was not finite; saved before it.
-          Interrupted: a signal came; saved.
-          SaveFailed: the last checkpoint could not be written.
+          NonFinite: A step was not finite; the run was saved before it.
+          Interrupted: A signal came; the run was saved.
+          SaveFailed: The last checkpoint could not be written.
         """
         steps, directory, hooks = self.config.training.steps, self.directory, self.config.hooks
         self.state = result.state
@@ -343,8 +335,8 @@ class Member:
             lambda: (self.batches.waited, self.batches.seconds),
         )
         self.progress.details = self.log.told
-        # Before the directory is marked as begun: what is refused, weights say, or a step that is
-        # too large, leaves it untouched. Cells are compiled together, later.
+        # Before the directory is marked as begun, so that a refusal, e.g. of weights or of a step
+        # that needs too much memory, leaves it untouched. Cells are compiled together, later.
         is_new = not directory.has_begun()
         initial = self._initial_files() if is_new else {}
         self.drawn = self._start() if is_new else None
@@ -353,7 +345,7 @@ class Member:
         facts = {
             "seed": config.seed,
             "parameters": prepared.num_parameters,
-            # of a task of one's own they may be numpy's, which JSON does not hold
+            # User-defined tasks may give numpy's numbers, which JSON does not hold.
             "sizes": {name: np.asarray(size).tolist() for name, size in self.task.sizes.items()},
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
@@ -401,7 +393,7 @@ class Member:
         return fingerprint_of(self.config.initial)
 
     def _start(self) -> TrainState:
-        """The state at step 0; says what was put into it."""
+        """Returns the state at step 0 and reports the weights that it starts from."""
         if own_rows_of_model(self.config):
             from transformer_jax.training.leaks import refuse_what_leaks
 
@@ -409,7 +401,7 @@ class Member:
         state, remarks = self.prepared.start(self.config)
         for remark in remarks:
             self.progress.say(remark)
-        # Tried before anything is trained; what they give is left.
+        # Tried before anything is trained.
         self.state = state
         self._call_hooks()
         if any(map(is_user_defined, self.config.evaluation.metrics)):
@@ -422,9 +414,9 @@ class Member:
     # ---- going on
 
     def _affordable_steps(self) -> int:
-        """Steps of the next call: up to the next evaluation, checkpoint or hook, about a second.
+        """Returns the number of steps of the next call: about a second's.
 
-        The first call takes one step, which tells how long a step is.
+        A call ends at the next evaluation, checkpoint or hook; the first one is a single step.
         """
         if not self.seconds_per_step:
             return 1
@@ -437,7 +429,7 @@ class Member:
         return min(ahead, self.prepared.capacity, agreed(affordable))
 
     def _log(self, result: StepResult, waited: float) -> tuple[list[dict[str, float]], bool]:
-        """Counts and shows steps; returns the rows that became due, and whether all is finite."""
+        """Returns the rows that became due, and whether all steps were finite."""
         records = jax.tree.map(lambda leaf: leaf[: self.num_steps], result.records)
         per_step = self.making_seconds / self.num_steps
         per_step += (result.seconds + waited) / result.num_steps
@@ -460,7 +452,7 @@ class Member:
         return rows, taken == self.num_steps
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
-        """Scores the validation split into the step's row; at the end the test split too."""
+        """Adds the validation scores to the row of the step; at the end also the test scores."""
         from transformer_jax.training.measuring import Measured, measured, score_split, stored_of
 
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
@@ -486,7 +478,7 @@ class Member:
             write_sequences(self.directory.file("sequences.npz"), scored)
 
     def _call_hooks(self) -> dict[str, float]:
-        """Calls the hooks that the config names, which may change the state; see hooks."""
+        """Calls the config's hooks, which may change the state; returns their numbers."""
         about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
         names = self.config.hooks.functions
         if not names:
@@ -501,7 +493,7 @@ class Member:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether times are this run's own, and not those of runs that are computed with it."""
+        """Whether times are of this run alone, and not of several members together."""
         return (self.cell or {}).get("members", 1) == 1
 
     def _save(self, must: bool) -> None:
@@ -515,7 +507,7 @@ class Member:
     # ---- ending
 
     def _finish(self) -> None:
-        """Draws a sample and a picture, says what came out, and ends."""
+        """Writes a sample and a picture, prints the scores, and ends."""
         if self.saving.unsaved:
             raise self.saving.unsaved
         directory, step = self.directory, self.directory.step
@@ -553,7 +545,7 @@ class Member:
     def _run(
         self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None
     ) -> "Run":
-        """What is trained, as a user would load it; `get` gathers it, else it can write too."""
+        """Returns the current parameters as a Run, passed through `get` if it is given."""
         from transformer_jax.training.run import to_write
 
         state = self.state if state is None else state

@@ -71,7 +71,6 @@ def score_split(
     return scored._replace(
         means=scored.means | generated.means,
         protocol=scored.protocol | generated.protocol,
-        parts=generated.parts,
     )
 
 
@@ -183,7 +182,7 @@ class _FirstBatch:
 def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[str, Any]:
     """Returns what evaluation.json holds of the final evaluation of each split."""
     stored: dict[str, Any] = {
-        split: {**e.means, "protocol": e.protocol, **e.parts} for split, e in scored.items()
+        split: {**e.means, "protocol": e.protocol} for split, e in scored.items()
     }
     return stored | ({"metrics": facts_of_metrics(asked)} if asked else {})
 

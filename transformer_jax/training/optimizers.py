@@ -1,7 +1,6 @@
-"""Optimizers by name, all from optax, and what is the same around each of them.
+"""Optimizers by name, all from optax.
 
-A row gets the parts that every optimizer needs (how weights decay, how the learning rate goes) and
-puts its own rule where it belongs among them.
+Each combines its own rule with the parts that all share: weight decay and the learning rate.
 """
 
 import functools
@@ -27,12 +26,12 @@ Transformation = optax.GradientTransformation | optax.GradientTransformationExtr
 
 
 class UpdateParts(NamedTuple):
-    """What stands around an optimizer's own rule.
+    """The parts of an update that all optimizers share.
 
     Attributes:
-      decay: adds weight decay to what comes in, for the parameters that decay.
-      rate: turns what comes in into updates: times minus the learning rate, by path.
-      schedule: the learning rate alone.
+      decay: Adds weight decay, for the parameters that decay.
+      rate: Multiplies by minus the learning rate, by path.
+      schedule: The learning rate alone.
     """
 
     decay: Transformation
@@ -46,10 +45,10 @@ def adamw(
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
 
     Args:
-      parts: see UpdateParts.
-      b1: decay of the mean of gradients a step.
-      b2: decay of the mean of their squares a step.
-      eps: added to the root of the latter.
+      parts: See UpdateParts.
+      b1: Decay per step of the mean of gradients.
+      b2: Decay per step of the mean of squared gradients.
+      eps: Added to the square root of the second moment, for numerical stability.
     """
     return optax.chain(optax.scale_by_adam(b1, b2, eps), parts.decay, parts.rate)
 
@@ -60,10 +59,10 @@ def adam(
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
 
     Args:
-      parts: see UpdateParts.
-      b1: decay of the mean of gradients a step.
-      b2: decay of the mean of their squares a step.
-      eps: added to the root of the latter.
+      parts: See UpdateParts.
+      b1: Decay per step of the mean of gradients.
+      b2: Decay per step of the mean of squared gradients.
+      eps: Added to the square root of the second moment, for numerical stability.
     """
     return optax.chain(parts.decay, optax.scale_by_adam(b1, b2, eps), parts.rate)
 
@@ -74,9 +73,9 @@ def sgd(
     """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
 
     Args:
-      parts: see UpdateParts.
-      momentum: decay of the sum of gradients a step.
-      nesterov: whether the gradient is looked at one step ahead.
+      parts: See UpdateParts.
+      momentum: Decay per step of the sum of gradients.
+      nesterov: Whether to look one step ahead.
     """
     return optax.chain(parts.decay, optax.trace(momentum, nesterov), parts.rate)
 
@@ -84,12 +83,12 @@ def sgd(
 def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> Transformation:
     """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
-    Its rate should be 3 to 10 times lower than AdamW's, and its decay as much higher.
+    Use a learning rate 3 to 10 times lower than AdamW's, and a decay as much higher.
 
     Args:
-      parts: see UpdateParts.
-      b1: share of the mean in the direction of an update.
-      b2: decay of the mean of gradients a step.
+      parts: See UpdateParts.
+      b1: Share of the mean in the direction of an update.
+      b2: Decay per step of the mean of gradients.
     """
     return optax.chain(optax.scale_by_lion(b1, b2), parts.decay, parts.rate)
 
@@ -189,12 +188,7 @@ def weight_mean(decay: float) -> Transformation:
 
 
 def evaluated_params(opt_state: Any, params: Any) -> Any:
-    """Returns the weights to evaluate, show and load: a mean of them, where the optimizer has one.
-
-    Args:
-      opt_state: of make_optimizer.
-      params: those that are trained.
-    """
+    """Returns the weights to evaluate and load: their average if the optimizer keeps one."""
     kinds = (WeightMean, optax.contrib.ScheduleFreeState)
     states = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, kinds))
     for state in states:
@@ -223,12 +217,9 @@ def traced_numbers(config: ConfigDict) -> dict[str, float]:
 def make_schedule(
     config: ConfigDict, allow: Collection[str] = (), peak: Any = None
 ) -> optax.Schedule:
-    """Returns the learning rate of the update that follows `count` earlier ones.
+    """Returns the learning rate as a function of the number of earlier updates.
 
-    Args:
-      config: whole.
-      allow: modules of the user's own that may be imported.
-      peak: learning rate, float or float32; the config's if not given.
+    `peak` takes the place of the config's learning rate.
     """
     schedule = chosen(SCHEDULES, config.schedule.name, "schedule.name", allow)
     options = options_of(config, "schedule.name")
@@ -239,12 +230,12 @@ def make_schedule(
 def make_optimizer(
     config: ConfigDict, allow: Collection[str] = (), numbers: Mapping[str, Any] | None = None
 ) -> optax.GradientTransformation:
-    """Returns the config's optimizer, with clipping, freezing and means of weights around it.
+    """Returns the config's optimizer with clipping, freezing and averages of weights.
 
     Args:
-      config: whole.
-      allow: modules of the user's own rows that may be imported.
-      numbers: values in the place of the config's, see traced_numbers; floats or float32.
+      config: The config.
+      allow: User-defined modules that may be imported.
+      numbers: Values that replace the config's, see traced_numbers; floats or float32.
     """
     numbers, limit = numbers or {}, config.training.clip_norm
     schedule = make_schedule(config, allow, numbers.get("optimizer.learning_rate"))
@@ -278,7 +269,7 @@ def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
 
 
 def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
-    """Minus the learning rate, times what a parameter's path makes of it."""
+    """Multiplies by minus the learning rate and by the multipliers of a parameter's path."""
     same = optax.scale_by_learning_rate(schedule)
 
     def scaled(path: tuple, update: Array) -> Array:

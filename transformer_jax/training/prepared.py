@@ -1,4 +1,4 @@
-"""What a config describes, ready to be trained from any seed, with any traced numbers."""
+"""The data, model and optimizer of a config, ready to train from any seed."""
 
 import contextlib
 import dataclasses
@@ -60,7 +60,7 @@ _MOST_BYTES_PER_CALL = 64 << 20
 
 
 class Seeds(NamedTuple):
-    """What a run draws from."""
+    """The seeds of a run's random numbers."""
 
     initial: int
     order: int
@@ -68,23 +68,23 @@ class Seeds(NamedTuple):
 
 
 def seeds_of(config: ConfigDict) -> Seeds:
-    """Returns the seeds of a config: its one seed, but for those that were given alone."""
+    """Returns the seeds of a config: `seed`, unless one of `seeds.` is given."""
     given = (config.seeds.initial, config.seeds.order, config.seeds.dropout)
     return Seeds(*(config.seed if seed is None else seed for seed in given))
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """Data, model and optimizer of a config; initial_state and advance, which make a run.
+    """Data, model and optimizer of a config, with the pure functions initial_state and advance.
 
     Attributes:
-      config: whole; its seed is not used.
-      task: the data.
-      model: the Linen module.
-      optimizer: from optax.
-      objective: gives the loss to minimise.
-      allow: modules of the user's own that the config names; they may be imported.
-      devices: that its mesh is made of; jax's if not given.
+      config: The whole config; its seed is not used.
+      task: The data.
+      model: The Linen module.
+      optimizer: The optax transformation.
+      objective: The training loss.
+      allow: User-defined modules that may be imported.
+      devices: Devices of the mesh; jax's if None.
     """
 
     config: ConfigDict
@@ -97,22 +97,16 @@ class Prepared:
 
     @functools.cached_property
     def sharding(self) -> "Sharding | None":
-        """How its arrays lie over several devices; None: on one.
+        """Placement of the arrays on several devices, or None for one device.
 
         Raises:
-          InvalidInput: there are not so many.
+          InvalidInput: There are fewer devices.
         """
         return make_run_sharding(self.config, self.allow, self.devices)
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
-        """Returns what has these parameters after some updates, as a user would load it.
-
-        Args:
-          params: of the model.
-          step: updates.
-          config: of the run, a member's say; this one if not given.
-        """
-        from transformer_jax.training.run import Run  # what writes text, and much else
+        """Returns a Run with these parameters; `config` is a member's, if it differs from this."""
+        from transformer_jax.training.run import Run  # lazily, for it imports generation
 
         return Run(
             config=self.config if config is None else config,
@@ -126,13 +120,9 @@ class Prepared:
         )
 
     def numbers(self, config: ConfigDict | None = None) -> dict[str, np.generic]:
-        """Returns the numbers that `advance` takes as arguments.
+        """Returns the numbers that `advance` takes: the seed of dropout, and traced options.
 
-        Args:
-          config: this one with other values for the seed and for what optimizers.traced_numbers
-            names; this one if not given.
-        Returns:
-          `seed`, that of dropout, and traced options by full key.
+        `config` may differ from this one in seeds and in the options of optimizers.traced_numbers.
         """
         config = self.config if config is None else config
         traced = {key: np.float32(value) for key, value in traced_numbers(config).items()}
@@ -157,13 +147,9 @@ class Prepared:
     def advance(
         self, numbers: Mapping[str, Any], state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
-        """Takes some of the stacked batches [C, B, ...], see make_run_steps.
+        """Takes `num_steps` training steps on stacked batches [C, B, ...], see make_run_steps.
 
-        Args:
-          numbers: as `numbers` gives them.
-          state: as `stack` gives it.
-          batches: as `stacked_batches` gives them.
-          num_steps: at most C.
+        Arguments are those of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
         """
         optimizer = make_optimizer(
             self.config, self.allow, {k: number for k, number in numbers.items() if k != "seed"}
@@ -177,14 +163,10 @@ class Prepared:
             return keep_placed(state), keep_everywhere(records)
 
     def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
-        """Draws the state at step 0, as `advance` takes it, and puts in the weights of the config.
+        """Returns the state at step 0, with the initial weights of the config, and remarks on them.
 
-        Args:
-          config: this one, with the seeds of a run.
-        Returns:
-          The state, and what there is to say about it.
         Raises:
-          InvalidInput: the device has not enough memory for it, or the weights do not fit.
+          InvalidInput: The device has too little memory, or the weights do not fit.
         """
         refuse_large_state(self.template, config)
         state = self.draw(np.uint32(seeds_of(config).initial))
@@ -196,30 +178,27 @@ class Prepared:
         params, remarks = start_from(
             self.model, params, config.initial, self.task.tokenizer, self.allow
         )
-        # An optimizer may keep weights of its own, a mean say, which begin where these begin.
+        # An optimizer may keep weights of its own, e.g. an average, which begin where these begin.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
 
     @property
     def draw(self) -> Callable[[np.uint32], TrainState]:
-        """The compiled `initial_state`, stacked; runs that draw the same share it."""
+        """The compiled `initial_state`, stacked; equal models share it."""
         shapes = None if self.sharding is None else self.stacked_template
         return _compiled_draw(
             _Start(self.model, self.optimizer, self.program_key, self._unit, self.sharding, shapes)
         )
 
     def stack(self, state: TrainState) -> TrainState:
-        """Returns a state as `advance` takes it: with stacks of blocks where these are a loop.
-
-        `unstacked` is the way back. Over several devices each array goes where it belongs.
-        """
+        """Returns a state as `advance` takes it: scanned blocks stacked, arrays in place."""
         stacked = _stacked(self._unit, state)
         if self.sharding is None:
             return stacked
         return put(stacked, self.sharding.of_state(stacked))
 
     def unstacked(self, tree: Any) -> Any:
-        """Returns a state, or its parameters, with blocks one by one."""
+        """Returns a state, or its parameters, with blocks one by one: the reverse of `stack`."""
         if self._unit is None:
             return tree
         from transformer_jax.models.layouts import unstack_blocks
@@ -228,7 +207,7 @@ class Prepared:
 
     @functools.cached_property
     def _unit(self) -> int | None:
-        """How many blocks are repeated in stacks; None where there are none."""
+        """Number of blocks in the repeated unit, or None without scanned layers."""
         if not (self.config.model.scan_layers and isinstance(self.model, Transformer)):
             return None
         return self.model.options.unit
@@ -241,10 +220,10 @@ class Prepared:
 
     @functools.cached_property
     def program(self) -> Callable[..., tuple[TrainState, StepRecord]]:
-        """The compiled `advance`, of which the state's memory is used again.
+        """The compiled `advance`, which reuses the memory of the state.
 
         Raises:
-          InvalidInput: the device has not enough memory; the text says what would help.
+          InvalidInput: The device has too little memory; the message says what would help.
         """
         lowered = jax.jit(self.advance, donate_argnums=1).lower(*self.shapes)
         with refusal_explained(self.config):
@@ -252,7 +231,7 @@ class Prepared:
 
     @property
     def shapes(self) -> tuple:
-        """Shapes of what `advance` takes, and over several devices where it lies."""
+        """Shapes of the arguments of `advance`, with their placement on several devices."""
         return self.numbers(), self.stacked_template, self._shapes_of_batches, np.int32(1)
 
     @functools.cached_property
@@ -266,18 +245,14 @@ class Prepared:
         return with_places(batches, self.sharding.of_batch(batches, 1))
 
     def on_devices(self, arguments: tuple) -> tuple:
-        """Returns what `advance` takes with each device's part of the batches on it.
-
-        Args:
-          arguments: of `advance`; the batches as `own_batch` gives them, stacked.
-        """
+        """Returns arguments of `advance` with each device's part of stacked own_batches on it."""
         if self.sharding is None:
             return arguments
         numbers, state, batches, num_steps = arguments
         return numbers, state, jax.tree.map(put_own, batches, self._shapes_of_batches), num_steps
 
     def own_batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step; of several processes, this one's rows of it."""
+        """Returns the training batch of a step, or this process's rows of it."""
         if self.sharding is None or jax.process_count() == 1:
             return self.task.batch(seed, step)
         return batch_rows(self.task, seed, step, self._own_rows)
@@ -289,19 +264,19 @@ class Prepared:
 
     @functools.cached_property
     def capacity(self) -> int:
-        """Most batches that one call takes, bounded by their memory."""
+        """Largest number of batches of one call, bounded by their memory."""
         nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.task.batch(0, 0)))
         affordable = max(1, _MOST_BYTES_PER_CALL // nbytes)
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
-        """Returns the batches from a step on as `advance` takes them, see in_one_call."""
+        """Returns `num_steps` batches from `step` on as `advance` takes them, see in_one_call."""
         batches = [self.task.batch(seed, step + index) for index in range(num_steps)]
         return in_one_call(batches, self.capacity)
 
     @functools.cached_property
     def template(self) -> TrainState:
-        """Shapes of the state, and over several devices where its arrays lie."""
+        """Shapes of the state, with their placement on several devices."""
         return self._with_places(jax.eval_shape(self.initial_state, np.uint32(0)))
 
     def _with_places(self, shapes: TrainState) -> TrainState:
@@ -311,7 +286,7 @@ class Prepared:
 
     @functools.cached_property
     def remarks(self) -> tuple[str, ...]:
-        """Lines about the data that the user should read before training."""
+        """Warnings about the data, for the user to read before training."""
         remarks = list(self.task.remarks)
         if is_user_defined(self.config.data.task):
             from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
@@ -348,13 +323,10 @@ class Prepared:
         return TRAINING_OVER_FORWARD * flops_of(program)
 
     def mfu(self, seconds: float) -> float | None:
-        """Returns the model's FLOPs in an update as a share of what its devices could do meanwhile.
+        """Returns the model FLOPs utilization of an update that takes some seconds.
 
-        Model FLOPs utilization, Chowdhery et al. 2022, arXiv:2204.02311, appendix B: what is
-        computed twice to save memory does not count. None where the device's rate is not known.
-
-        Args:
-          seconds: that an update takes.
+        Chowdhery et al. 2022, arXiv:2204.02311, appendix B: rematerialisation does not count.
+        None if the device's rate is not known.
         """
         from transformer_jax.training.flops import RATES
 
@@ -366,12 +338,7 @@ class Prepared:
         return rate / rates[self.config.model.dtype]
 
     def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
-        """Returns rows of metrics.jsonl with what training had cost by then, for metrics.
-
-        Args:
-          rows: up to the end.
-          alone: whether its times are the run's own.
-        """
+        """Returns rows of metrics.jsonl with the cost of training so far, see curve_of."""
         from transformer_jax.training.measuring import curve_of
 
         counted, count = self.task.counted, self.count_of_update
@@ -379,12 +346,12 @@ class Prepared:
 
     @functools.cached_property
     def count_of_update(self) -> int:
-        """Tokens or examples that an update sees, see Task.counted."""
+        """Number of tokens or examples of an update, see Task.counted."""
         return count_of_batch(self.task.batch(0, 0), self.task.counted)
 
     @functools.cached_property
     def num_parameters(self) -> int:
-        """Numbers that the model has to learn."""
+        """Number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
 
 
@@ -398,7 +365,7 @@ def _stacked(unit: int | None, tree: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Start:
-    """What initial states are drawn by; equal where they are the same function of the seed."""
+    """The key of a compiled draw: equal for equal functions of the seed."""
 
     model: Any
     optimizer: optax.GradientTransformation = dataclasses.field(compare=False)
@@ -425,16 +392,17 @@ def prepare(
     task: Task | None = None,
     devices: Sequence[Any] | None = None,
 ) -> Prepared:
-    """Reads the data and makes the model and the optimizer that a config names.
+    """Reads the data and makes the model and the optimizer of a checked config.
 
     Args:
-      config: checked.
-      tokenizer: a stored run's tokenizer; the config's if not given.
-      allow: modules that may be imported beside those that the config names.
-      task: data that was read already.
-      devices: that the config's mesh is made of; jax's if not given.
+      config: The config.
+      tokenizer: Tokenizer of a stored run; the config's if None.
+      allow: Modules that may be imported besides those that the config names.
+      task: Data that was read already.
+      devices: Devices of the mesh; jax's if None.
+
     Raises:
-      InvalidInput: the data has nothing to score, or does not fit the model.
+      InvalidInput: The data has nothing to score, or does not fit the model.
     """
     own = own_modules(config) | set(allow)  # the user's config names its own modules
     report(import_own(flatten(config)))
@@ -462,7 +430,7 @@ def prepare(
                 refuse_unfit(prepared, ", ".join(of_user))
     except InvalidInput:
         raise
-    except ValueError as error:  # patches that do not fit the images, say
+    except ValueError as error:  # e.g. patches that do not fit the images
         said = str(error).partition("\n")[0]
         raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared

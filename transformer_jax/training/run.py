@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,26 +29,27 @@ from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import without_kernels
 from transformer_jax.training.stop_strings import ends_of, sure_length, text_before
 
+Prompt = TypeVar("Prompt", str, list[str])
 _ROWS_AT_ONCE = 64
 _SHORTEST = 64  # tokens of a text whose probability is asked for, with what fills it up
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A trained model with all that it needs.
+    """A trained model with its config, parameters and tokenizer.
 
     Attributes:
-      config: the run's resolved config.
-      model: the Linen module; `model.apply({'params': params}, **inputs)` gives logits.
-      params: of the newest whole checkpoint; the mean of the weights, where one was kept.
-      tokenizer: text <-> tokens; None if the model reads no text.
-      step: optimizer updates behind the parameters.
-      classes: names of the classes, for models that classify.
-      num_texts: texts in an example, 2 where pairs of them are classified.
-      metrics: rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
-      begins: tokens that a translation begins with, of a model of Hugging Face whose texts are
-        framed otherwise than ours; else empty.
-      sharding: how the parameters are spread over devices; None: they are whole on one.
+      config: The run's resolved config.
+      model: The Linen module; `model.apply({'params': params}, **inputs)` returns logits.
+      params: Parameters of the newest whole checkpoint, or their average if one was kept.
+      tokenizer: Text <-> tokens, or None if the model reads no text.
+      step: Number of optimizer updates.
+      classes: Names of the classes, for models that classify.
+      num_texts: Texts per example; 2 if pairs of texts are classified.
+      metrics: Rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
+      begins: First tokens of a translation, for a Hugging Face model that frames texts in another
+        way; else empty.
+      sharding: Placement of the parameters on several devices, or None if they are on one.
     """
 
     config: ConfigDict
@@ -63,10 +64,10 @@ class Run:
     sharding: Sharding | None = None
 
     def plot(self) -> Any:
-        """Returns the loss over the updates as a figure of matplotlib.
+        """Returns the loss over the updates as a matplotlib figure.
 
         Raises:
-          InvalidInput: the run was not trained here, has no loss yet, or matplotlib is missing.
+          InvalidInput: The run was not trained here or has no loss yet, or matplotlib is missing.
         """
         if not any("train/loss" in row for row in self.metrics):
             raise InvalidInput("no losses to draw: this run was not trained here")
@@ -91,56 +92,33 @@ class Run:
         changes = stated(configs.flatten(self.config))
         return html_table(repr(self), ("option", "value"), changes.items())
 
-    @overload
     def sample(
         self,
-        prompt: str = "\n",
+        prompt: Prompt = "\n",  # ty: ignore[invalid-parameter-default]
         num_tokens: int = 300,
         temperature: float = 0.8,
         top_k: int | None = None,
         top_p: float = 1.0,
         seed: int = 0,
         stop: str | Sequence[str] = (),
-    ) -> str: ...
-
-    @overload
-    def sample(
-        self,
-        prompt: list[str],
-        num_tokens: int = 300,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> list[str]: ...
-
-    def sample(
-        self,
-        prompt: str | list[str] = "\n",
-        num_tokens: int = 300,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> str | list[str]:
-        """Continues a prompt with a language model, or several.
+    ) -> Prompt:
+        """Continues a prompt, or each of several, with a language model.
 
         Args:
-          prompt: text in characters that the tokenizer knows; not empty. Of a list each prompt is
-            drawn for by itself.
-          num_tokens: tokens to add.
+          prompt: Text of characters that the tokenizer knows, not empty, or a list of texts.
+          num_tokens: Number of tokens to add.
           temperature: 0 takes the likeliest token.
-          top_k: draw among the k likeliest only.
-          top_p: draw among the likeliest that together reach this probability.
-          seed: the same seed gives the same text; in [0, 2^32).
-          stop: the text ends before the first of these strings.
+          top_k: Draws among the k likeliest tokens only.
+          top_p: Draws among the likeliest tokens that together reach this probability.
+          seed: In [0, 2^32); the same seed gives the same text.
+          stop: The text ends before the first of these strings.
+
         Returns:
-          The continuation, without the prompt; a list of them for a list.
+          The continuation without the prompt, or a list of them for a list.
+
         Raises:
-          InvalidInput: an unknown character, an empty prompt, an option without meaning, a model
-            whose logits are not numbers, or one that is no language model.
+          InvalidInput: A character is unknown, the prompt is empty, an option is not allowed, the
+            logits are NaN, or the model is no language model.
         """
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), ends_of(stop)
@@ -160,7 +138,7 @@ class Run:
             )
             text = self._continuation(begun, _numbers(drawn).tolist())
             texts.append(text_before(text, ends))
-        return texts[0] if isinstance(prompt, str) else texts
+        return texts[0] if isinstance(prompt, str) else texts  # ty: ignore[invalid-explicit-return]
 
     def stream(
         self,
@@ -172,22 +150,9 @@ class Run:
         seed: int = 0,
         stop: str | Sequence[str] = (),
     ) -> Iterator[str]:
-        """Yields what `sample` returns as it is drawn, some tokens at a time.
+        """Yields the continuation of `sample` piece by piece, while it is drawn.
 
-        A character of several tokens comes whole, and no more is drawn after a stop string.
-
-        Args:
-          prompt: see sample.
-          num_tokens: see sample.
-          temperature: see sample.
-          top_k: see sample.
-          top_p: see sample.
-          seed: see sample.
-          stop: see sample.
-        Yields:
-          Texts that joined are the continuation.
-        Raises:
-          InvalidInput: see sample.
+        A character of several tokens comes whole, and nothing is drawn after a stop string.
         """
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), ends_of(stop)
@@ -224,15 +189,17 @@ class Run:
         return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(drawn)
 
     def log_probabilities(self, text: str) -> np.ndarray:
-        """Returns how likely a language model finds each token of a text, given those before it.
+        """Returns the log-probability of each token of a text but the first, given those before it.
 
         Args:
-          text: of 2 or more tokens; without its last, at most model.max_length.
+          text: Text of 2 to model.max_length + 1 tokens.
+
         Returns:
-          [tokens - 1] float32, nats; the first token has nothing before it.
+          [tokens - 1] float32, in nats.
+
         Raises:
-          InvalidInput: the text is too short or too long, has an unknown character, or the model is
-            no language model.
+          InvalidInput: The text is too short or too long or has an unknown character, or the model
+            is no language model.
         """
         tokens = self._tokenizer_for("language_modelling").encode(text)
         return self._log_probabilities_of(np.asarray(tokens))
@@ -242,16 +209,17 @@ class Run:
         return float(np.exp(-self.log_probabilities(text).mean()))
 
     def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
-        """Returns how likely each of several continuations of a prompt is, as a whole.
+        """Returns the log-probability of each of N continuations of a prompt.
 
         Args:
-          prompt: text, not empty.
-          choices: continuations, N of them; each is read as tokens of its own.
+          prompt: Text, not empty.
+          choices: N continuations, each tokenized by itself.
+
         Returns:
-          [N] float32, nats: sums over a choice's tokens; divide by their number, or compare choices
-          of equal length.
+          [N] float32, in nats: sums over the tokens of each choice.
+
         Raises:
-          InvalidInput: see log_probabilities; or there is no choice, or an empty one.
+          InvalidInput: See log_probabilities; or there is no choice, or an empty one.
         """
         tokenizer = self._tokenizer_for("language_modelling")
         begun, sums = np.asarray(tokenizer.encode(prompt)), []
@@ -290,14 +258,10 @@ class Run:
         return np.asarray(chances)[np.arange(length), tokens[1:]]
 
     def translate(self, sentences: Iterable[str]) -> list[str]:
-        """Translates sentences, each time taking the likeliest next token.
+        """Translates sentences of at most data.length tokens, taking the likeliest next token.
 
-        Args:
-          sentences: in the source language; each with its end token within data.length tokens.
-        Returns:
-          Their translations.
         Raises:
-          InvalidInput: a sentence is too long, or the model is no translator.
+          InvalidInput: A sentence is too long, or the model is no translator.
         """
         tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
         length, specials = self.config.data.length, special_tokens(tokenizer)
@@ -329,15 +293,14 @@ class Run:
         return with_end(tokenizer, sentence)
 
     def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
-        """Returns the probability of each class, in the order of `classes`.
+        """Returns the probability of each class, in the order of `classes`, [N, C] float32.
 
         Args:
-          texts: N texts, or pairs of them if the model was trained on pairs; what is beyond
-            data.length tokens is not read.
-        Returns:
-          [N, C] float32.
+          texts: N texts, or pairs if the model was trained on pairs. Tokens beyond data.length are
+            not read.
+
         Raises:
-          InvalidInput: the model classifies no texts, or no pairs of them.
+          InvalidInput: The model classifies no texts, or no pairs of them.
         """
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         if not self.model.num_classes:
@@ -351,14 +314,11 @@ class Run:
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
     def fill_in(self, text: str) -> list[tuple[str, float]]:
-        """Returns the likeliest tokens for a place that is marked with ___ in a text.
+        """Returns the five likeliest tokens for the ___ in a text, with their probabilities.
 
-        Args:
-          text: with one ___ in it.
-        Returns:
-          Five tokens, as text, with their probabilities.
         Raises:
-          InvalidInput: not one ___, the text is too long, or the model fills in nothing.
+          InvalidInput: There is not exactly one ___, the text is too long, or the model was not
+            trained to fill in tokens.
         """
         tokenizer = self._tokenizer_for("masked_language_modelling")
         parts = text.split("___")
@@ -434,12 +394,7 @@ def _numbers(results: Any) -> np.ndarray:
 
 
 def to_write(run: Run, sharding: Sharding | None) -> Run:
-    """Returns a run whose model writes over several devices; the run itself if there are none.
-
-    Args:
-      run: whose model may have kernels, see without_kernels.
-      sharding: how its parameters are spread; a run of several processes does not say it.
-    """
+    """Returns a run whose model can generate with the given sharding, see without_kernels."""
     if sharding is None:
         return run
     return dataclasses.replace(run, model=without_kernels(run.model))

@@ -1,10 +1,7 @@
-"""What a trained model shows of itself: a text, translations, guesses; and scores of what it wrote.
-
-A Demonstration for each task; the loop, `sample` and `evaluate` ask for it.
-"""
+"""Samples of a trained model, by task: a text, translations, guesses; and scores of its output."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -28,31 +25,22 @@ if TYPE_CHECKING:
     from transformer_jax.data.tasks.translation import Translation
 
 _SHOWN = 5
-_FEWEST_SENTENCES = 20  # that a BLEU is taken of
 
 
 class GenerationScores(NamedTuple):
-    """Scores of generated output.
-
-    Attributes:
-      means: by name.
-      protocol: how they were taken.
-      parts: the same taken apart by a number: `by_distance` is the share of right answers by how
-        many tokens back what decides them stood, `by_words` BLEU by the length of the source.
-    """
+    """Scores of generated output by name, and how they were taken."""
 
     means: dict[str, float]
     protocol: dict[str, Any]
-    parts: Mapping[str, Mapping[str, float]] = {}
 
 
 def no_scores(run: Run, task: Any, split: str) -> GenerationScores:
-    """Nothing is generated."""
+    """Returns no scores."""
     return GenerationScores({}, {})
 
 
 def translation_scores(run: Run, task: "Translation", split: str) -> GenerationScores:
-    """BLEU and chrF by sacrebleu over greedy translations of a split.
+    """Returns BLEU and chrF by sacrebleu of greedy translations of a split.
 
     Each source sentence is translated once and compared with all its translations in the split
     (Papineni et al. 2002; Popović 2015; Post 2018 for the signature).
@@ -66,23 +54,14 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
     for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
         means[name] = metric.corpus_score(hypotheses, streams_of(texts)).score
         signatures[name] = str(metric.get_signature())
-    # Lengths 1 and 2 under 2, 3 and 4 under 4, ...
-    ends = np.array([2 * -(-len(source.split()) // 2) for source in references])
-    by_words = {}
-    for end in np.unique(ends):
-        places = np.flatnonzero(ends == end)
-        if len(places) >= _FEWEST_SENTENCES:
-            some = streams_of([texts[place] for place in places])
-            scored = sacrebleu.BLEU().corpus_score([hypotheses[p] for p in places], some)
-            by_words[str(end)] = scored.score
     protocol = {"generated": "greedy", "sentences": len(hypotheses), **signatures}
-    return GenerationScores(means, protocol, {"by_words": by_words})
+    return GenerationScores(means, protocol)
 
 
 def streams_of(references: list[list[str]]) -> Any:
-    """Every sentence's references [N][any number] as sacrebleu takes them: the first of each, ...
+    """Returns each sentence's references, [N][any number], as sacrebleu takes them.
 
-    None is no reference; an empty one would be the closest in length to a short hypothesis.
+    None fills up; an empty text would be the closest in length to a short hypothesis.
     """
     most = max(len(texts) for texts in references)
     return [
@@ -105,31 +84,23 @@ def _writes_answers(model: Any) -> Callable[..., Any]:
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
-    """Share of right answers where the model reads its own and not the true ones before them.
+    """Returns the share of right answers if the model reads its own earlier answers.
 
-    None where chance decides the answer.
+    Nothing is scored where chance decides the answer.
     """
     if task.language.floor:
         return GenerationScores({}, {})
-    columns = []
+    right = asked = 0
     for batch in task.evaluation_batches(split, run.config.evaluation.batch_size):
         written = np.asarray(_writes_answers(run.model)(run.params, batch))[:, 1:]
-        columns.append((written == batch["targets"], batch["weights"] > 0))
-    right, asked = map(np.concatenate, zip(*columns, strict=True))
-    distances = task.distances(split)
-    asked = asked[: len(distances)]
-    right = right[: len(distances)] & asked
-    by_distance = {
-        str(distance): float(right[distances == distance].sum() / count)
-        for distance in np.unique(distances[asked])
-        if (count := asked[distances == distance].sum())
-    }
-    means = {"generated_accuracy": float(right.sum() / asked.sum())}
-    return GenerationScores(means, {"generated": "greedy"}, {"by_distance": by_distance})
+        is_asked = batch["weights"] > 0
+        right += (is_asked & (written == batch["targets"])).sum()
+        asked += is_asked.sum()
+    return GenerationScores({"generated_accuracy": float(right / asked)}, {"generated": "greedy"})
 
 
 def show_answers(run: Run, task: "SyntheticTask") -> str:
-    """Some examples of the test split, and what the model writes."""
+    """Returns some examples of the test split with the model's answers."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     written = np.asarray(whole(_writes_answers(run.model)(run.params, batch)))
     lines = []
@@ -142,7 +113,7 @@ def show_answers(run: Run, task: "SyntheticTask") -> str:
 
 
 def show_continuation(run: Run, task: "LanguageModelling") -> str:
-    """The first token of the test split, continued."""
+    """Returns a continuation of the first token of the test split."""
     options = run.config.sample
     prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
     if not options.num_tokens:
@@ -155,7 +126,7 @@ def show_continuation(run: Run, task: "LanguageModelling") -> str:
 
 
 def show_translations(run: Run, task: "Translation") -> str:
-    """Some sentences of the test split, what the model writes, and what people wrote."""
+    """Returns some sentences of the test split with the model's and people's translations."""
     references = list(task.references("test").items())
     picked = [references[i] for i in np.linspace(0, len(references) - 1, _SHOWN).astype(int)]
     written = run.translate([source for source, _ in picked])
@@ -166,7 +137,7 @@ def show_translations(run: Run, task: "Translation") -> str:
 
 
 def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
-    """Hidden tokens of the test split with the model's guesses."""
+    """Returns hidden tokens of the test split with the model's guesses."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
     lines = []
@@ -182,7 +153,7 @@ def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
 
 
 def show_confusions(run: Run, task: "Classification") -> str:
-    """How many examples of each class of the test split the model gives to which."""
+    """Returns the confusion matrix of the test split."""
     counts = np.zeros((len(task.classes), len(task.classes)), int)
     for batch in task.evaluation_batches("test", 64):
         logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
@@ -197,7 +168,7 @@ def show_confusions(run: Run, task: "Classification") -> str:
 
 
 def show_guesses(run: Run, task: Task) -> str:
-    """Some examples of the test split: what the model takes for likeliest, and what is true."""
+    """Returns the likeliest and the true answers to some examples of the test split."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
     classes = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
@@ -217,7 +188,7 @@ def show_guesses(run: Run, task: Task) -> str:
 
 
 def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """The prompt and what follows, as it is drawn."""
+    """Yields the prompt and its continuation, as it is drawn."""
     pieces = run.stream(prompt, **options)
     first = next(pieces, "")  # so that a refusal comes before the prompt
     yield prompt + _glue(run) + first
@@ -225,19 +196,19 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 def _glue(run: Run) -> str:
-    """What stands between a prompt and its continuation: tokens that are words hold no spaces."""
+    """Returns a space if the tokens are words, which hold none."""
     is_theirs = isinstance(run.tokenizer, HuggingFaceTokenizer)
     holds_none = run.tokenizer is not None and run.tokenizer.token_bytes is None
     return " " if holds_none and not is_theirs else ""
 
 
 def translate_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """The prompt, translated."""
+    """Yields the translation of the prompt."""
     yield run.translate([prompt])[0]
 
 
 def classify_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """The classes and their probabilities; a prompt of two texts has a tab between them."""
+    """Yields the probabilities of the classes; a tab separates the texts of a pair."""
     texts = tuple(prompt.split("\t"))
     if run.num_texts == 2 != len(texts):
         raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
@@ -247,19 +218,19 @@ def classify_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """The likeliest tokens for the place marked ___."""
+    """Yields the likeliest tokens for the ___."""
     yield "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
 def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """The prompt and what follows, where a task of the user's own has a tokenizer."""
+    """Yields a continuation if a user-defined task has a tokenizer."""
     if run.tokenizer is None:
         return answer_nothing(run, prompt)
     return continue_prompt(run, prompt, **options)
 
 
 def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Refuses: the model reads no text."""
+    """Raises InvalidInput: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
 
 
@@ -271,13 +242,13 @@ class Writing(NamedTuple):
 
 
 def writing_of_answers(model: Any, task: "SyntheticTask") -> Writing | None:
-    """Returns what free_running_scores have computed; None where they write nothing."""
+    """Returns the function of free_running_scores, or None if they generate nothing."""
     batch = next(iter(task.evaluation_batches("test", 1)))
     return None if task.language.floor else Writing(_writes_answers(model), batch)
 
 
 def writing_of_translations(model: Any, task: "Translation") -> Writing:
-    """Returns what translation_scores have computed."""
+    """Returns the function of translation_scores."""
     inputs = task.batch(0, 0)["inputs"]
     source = {name: inputs[name][:1] for name in ("source", "source_segments")}
 
@@ -289,13 +260,13 @@ def writing_of_translations(model: Any, task: "Translation") -> Writing:
 
 
 class Demonstration(NamedTuple):
-    """What a task's model can show.
+    """What the models of a task can show.
 
     Attributes:
-      show: run and task -> text, for the end of training.
-      answer: run, prompt and sampling options -> pieces of text, as they come.
-      scores: run, task and split -> scores of generated output.
-      writing: model and task -> what these scores have computed.
+      show: (run, task) -> text, for the end of training.
+      answer: (run, prompt, sampling options) -> pieces of text, as they are drawn.
+      scores: (run, task, split) -> scores of generated output.
+      writing: (model, task) -> the function that these scores generate with.
     """
 
     show: Callable[..., str]
@@ -305,24 +276,18 @@ class Demonstration(NamedTuple):
 
 
 def demonstration_of(task: str) -> Demonstration:
-    """Returns what a task's models show, by the name of the task in a config."""
+    """Returns the demonstration of a task, by its name in a config."""
     return imported(traits_of(task).shown_by)
 
 
 def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], task: Any) -> str:
-    """Returns what a run shows at its end; that there is no memory for it, where there is none.
-
-    Args:
-      demonstration: of its task.
-      run_of: makes the run, whose parameters may have to be gathered.
-      task: its data.
-    """
+    """Returns the text that a run shows at its end, or that there is too little memory for it."""
     try:
         return demonstration.show(run_of(), task)
     except jax.errors.JaxRuntimeError as error:
         if bytes_refused(error) is None:
             raise
-        return "no sample: there is no memory for one beside the training state"
+        return "no sample: the training state leaves too little memory"
 
 
 # Named in the traits of tasks, data/tasks/__init__.py.

@@ -19,12 +19,10 @@ class Examples(NamedTuple):
     Attributes:
       tokens: [N, T + 1] int32.
       scored: [N, T + 1] bool, which tokens have to be predicted from those before; never the first.
-      distance: [N, T + 1] int, how many tokens back what decides each of them stands.
     """
 
     tokens: np.ndarray
     scored: np.ndarray
-    distance: np.ndarray
 
 
 class Language(NamedTuple):
@@ -62,9 +60,7 @@ def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) 
         row = numbers.integers(symbols, size=(size, count))
         bars = np.full((size, 1), bar)
         tokens = np.concatenate([row, bars, order(row)], axis=1)
-        places = np.arange(tokens.shape[1])
-        source = np.concatenate([places[: count + 1], order(places[None, :count])[0]])
-        return _examples(tokens, places > count, places - source)
+        return _examples(tokens, np.arange(tokens.shape[1]) > count)
 
     return Language((*_letters(symbols), "|"), draw)
 
@@ -92,9 +88,7 @@ def recall(length: int, symbols: int) -> Language:
         asked = np.take_along_axis(held, order[..., None], axis=1)
         tokens = np.concatenate([held, asked], axis=1).reshape(size, 4 * pairs)
         places = np.arange(4 * pairs)
-        source = np.concatenate([np.tile(np.arange(pairs), (size, 1)), order], axis=1)
-        source = 2 * np.repeat(source, 2, axis=1) + places % 2
-        return _examples(tokens, (places >= 2 * pairs) & (places % 2 == 1), places - source)
+        return _examples(tokens, (places >= 2 * pairs) & (places % 2 == 1))
 
     letters = _letters(symbols)
     return Language((*letters, *(letter.upper() for letter in letters)), draw)
@@ -108,8 +102,8 @@ def agreement(length: int, symbols: int) -> Language:
     """A subject, nouns between, and a verb that agrees with the first: the keys near the door are.
 
     Linzen et al. 2016, arXiv:1611.01368, made small: each distractor is a preposition, "the" and a
-    noun, singular or plural by chance. The verb's number is that of the first noun. The distance is
-    how many tokens ago it stood; shorter sentences have dots in front.
+    noun, singular or plural by chance. The verb agrees with the first noun. Shorter sentences
+    have dots in front.
 
     `symbols` is how many nouns there are, each in two numbers.
     """
@@ -138,8 +132,7 @@ def agreement(length: int, symbols: int) -> Language:
             sentence = before[row, : 2 + 3 * count]
             tokens[row, -1 - len(sentence) : -1] = sentence
         tokens[:, -1] = verb
-        places = np.arange(tokens.shape[1])
-        return _examples(tokens, places == places[-1], 1 + 3 * kept[:, None])
+        return _examples(tokens, np.arange(tokens.shape[1]) == tokens.shape[1] - 1)
 
     return Language(words, draw)
 
@@ -163,7 +156,7 @@ def markov(length: int, symbols: int) -> Language:
         for place in range(length):
             reached = cumulative[tokens[:, place]] < chances[:, place, None]
             tokens[:, place + 1] = np.minimum(reached.sum(1), symbols - 1)
-        return _examples(tokens, np.arange(length + 1) > 0, np.array(1))
+        return _examples(tokens, np.arange(length + 1) > 0)
 
     return Language(_letters(symbols), draw, floor)
 
@@ -178,7 +171,7 @@ def modular_addition(length: int, symbols: int) -> Language:
     first, second = (axis.ravel() for axis in np.indices((symbols, symbols)))
     equals = np.full(symbols**2, symbols)
     tokens = np.stack([first, second, equals, (first + second) % symbols], axis=1)
-    finite = _examples(tokens, np.arange(4) == 3, np.array(2))
+    finite = _examples(tokens, np.arange(4) == 3)
 
     def draw(numbers: np.random.Generator, size: int) -> Examples:
         chosen = numbers.integers(len(tokens), size=size)
@@ -193,10 +186,9 @@ def _letters(count: int) -> tuple[str, ...]:
     return tuple(names[i % 26] + (str(i // 26) if i >= 26 else "") for i in range(count))
 
 
-def _examples(tokens: np.ndarray, scored: np.ndarray, distance: np.ndarray) -> Examples:
-    """Examples whose masks and distances are the same for all of them, or not."""
-    wide = (np.broadcast_to(array, tokens.shape) for array in (scored, distance))
-    return Examples(tokens.astype(np.int32), *wide)
+def _examples(tokens: np.ndarray, scored: np.ndarray) -> Examples:
+    """Returns examples that are all scored at the same places [T + 1]."""
+    return Examples(tokens.astype(np.int32), np.broadcast_to(scored, tokens.shape))
 
 
 LANGUAGES: dict[str, Callable[[int, int], Language]] = {

@@ -127,10 +127,6 @@ class SyntheticTask:
         """None: the tokens are no text."""
         return None
 
-    def distances(self, split: str) -> np.ndarray:
-        """Returns how many tokens back what decides each target of a split stands, [N, T] int."""
-        return self.held[split].distance[:, 1:]
-
     def spell(self, tokens: np.ndarray) -> str:
         """Returns the words of some tokens."""
         return " ".join(self.language.words[token] for token in tokens)
