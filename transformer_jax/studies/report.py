@@ -15,7 +15,7 @@ from transformer_jax.runs.files import as_plain, replace, write_json
 from transformer_jax.studies import tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import best_of_sweeps
-from transformer_jax.studies.outcomes import Outcome
+from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE, Outcome
 from transformer_jax.studies.scores import Result, judge, outcomes_of
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
 from transformer_jax.studies.study import Register, Study, now
@@ -216,10 +216,9 @@ def _page_of_scores(
 
 _LISTED = 8  # arms, at the head of the page
 _CAPTIONS = {
-    "forest": "Line: the interval that the word is read off, simultaneous over all contrasts. "
-    "Rings: each seed. Shaded: within the margin.",
+    "forest": "Rings: seeds. Bars: simultaneous intervals. Shaded: within the margin.",
     "sweep": "Score over the option: mean and range over seeds.",
-    "curves": "Learning curves: mean over seeds; band: from the least to the largest.",
+    "curves": "Learning curves: mean and range over seeds.",
 }
 
 
@@ -228,20 +227,18 @@ def write_report(study: Study) -> Path:
     verdicts, figures = study.verdicts(), _figures(study)
     sealed, record = study.sealed, study.record
     page = Page(sealed["question"])
-    marks = [f"Sealed {record['sealed_at']}", f"seal {record['seal'][:12]}"]
-    page.paragraph(", ".join([*marks, *(f"exploratory: {why}" for why in record["exploratory"])]))
-    page.paragraph(f"Predicted beforehand: {sealed['prediction']}")
-    page.bullets(tables.expected_of(sealed, verdicts))
-    page.paragraph(f"Compared with {verdicts['base']}:")
-    page.bullets(_sentences(verdicts))
-    page.paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.")
-    page.heading("Verdicts")
-    page.paragraph(tables.how_judged(verdicts))
+    page.paragraph(" ".join(answers(verdicts)))
     page.table(tables.HEADS, tables.verdict_rows(study, verdicts))
     for name in ("forest", "sweep"):
         if name in figures:
             page.figure(f"{name}.svg", figures[name], _CAPTIONS[name])
     page.bullets([*tables.notes_on(verdicts), *best_of_sweeps(study, verdicts)])
+    page.heading("How it was judged")
+    page.paragraph(tables.how_judged(verdicts))
+    page.paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.")
+    page.paragraph(f"Predicted beforehand: {sealed['prediction']}")
+    page.bullets(tables.expected_of(sealed, verdicts))
+    page.paragraph(f"Sealed {record['sealed_at']} with the hash {record['seal'][:12]}.")
     _baselines(page, record["baselines"], verdicts["learned"])
     if "curves" in figures:
         page.heading("Learning curves")
@@ -266,14 +263,25 @@ def _figures(study: Study) -> dict[str, bytes]:
     return draw_figures(study, study.verdicts())
 
 
-def _sentences(verdicts: Mapping[str, Any]) -> list[str]:
-    sentences = [
-        f"{name}: {arm['words']}"
-        + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
-        for name, arm in verdicts["arms"].items()
-    ]
+def answers(verdicts: Mapping[str, Any]) -> list[str]:
+    """Returns the answer for each arm in a sentence, with numbers."""
+    base, sentences = verdicts["base"], []
+    for name, arm in verdicts["arms"].items():
+        verdict, words = arm["verdict"], arm["words"]
+        sentence = f"{name}: {words}."
+        if verdict in (BETTER, WORSE) and arm.get("mean") is not None:
+            low, high = sorted(map(abs, arm["interval"]))
+            size = f"by {abs(arm['mean']):.3g} (interval {low:.3g} to {high:.3g})"
+            sentence = f"{name} is {verdict} than {base} {size}."
+        elif verdict == SAME:
+            sentence = f"{name} is no different from {base} within {verdicts['margin']:g}."
+        elif verdict == UNRESOLVED and arm.get("interval"):
+            needed = arm.get("seeds_needed")
+            settle = f"; {needed} seeds would settle it" if needed else ""
+            sentence = f"{name} could not be told apart from {base}{settle}."
+        sentences.append(sentence)
     if len(sentences) > _LISTED:
-        sentences[_LISTED:] = [f"and {len(sentences) - _LISTED} more, in the table"]
+        sentences[_LISTED:] = [f"{len(sentences) - _LISTED} more are in the table."]
     return sentences
 
 

@@ -170,14 +170,16 @@ def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress)
 
 
 def how_judged(verdicts: Mapping[str, Any]) -> str:
-    """The metric, the seeds, and what the verdicts are relative to."""
+    """Returns the metric, the seeds, and the error rate of the verdicts, in three sentences."""
     seeds = ", ".join(map(str, verdicts["seeds"])) or "none"
-    several = "s" * (verdicts["contrasts"] != 1)
+    count = verdicts["contrasts"]
+    intervals = (
+        f"the intervals of all {count} comparisons hold" if count > 1 else "the interval holds"
+    )
     return (
-        f"{verdicts['metric']} over seeds {seeds} ({direction(verdicts['larger_is_better'])}; "
-        f"a difference of + is better); margin {verdicts['margin']:g}, look {verdicts['look']} "
-        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrast{several}, whose "
-        f"intervals hold their effects together in {verdicts['coverage']:.1%} of studies"
+        f"{verdicts['metric']} over seeds {seeds}; {direction(verdicts['larger_is_better'])}, and "
+        f"positive differences are better. Margin {verdicts['margin']:g}. Look {verdicts['look']} "
+        f"at level {verdicts['level']:.3g}: {intervals} in {verdicts['coverage']:.1%} of studies."
     )
 
 
