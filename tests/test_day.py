@@ -255,17 +255,20 @@ def test_the_tab_key_completes(typed, offered, other, tmp_path):
     assert other not in words
 
 
-def test_the_command_works_in_a_clone_alone(tmp_path):
+def test_the_command_works_in_any_folder(tmp_path):
     script = [sys.executable, "-c", "from transformer_jax.console import main; main()"]
-    environment = user_environment()
-    there = subprocess.run(
-        script, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    assert there.stdout == attempt("__main__").stdout
-    elsewhere = subprocess.run(
-        script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    refused(elsewhere, "no experiments/ here")
+
+    def run_in(folder, **changes):
+        environment = user_environment(**changes)
+        return subprocess.run(
+            script, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run_in(ROOT).stdout == run_in(tmp_path).stdout == attempt("__main__").stdout
+    (tmp_path / "transformer_jax").symlink_to(ROOT / "transformer_jax")
+    alone = "import sys; root = sys.argv.pop(); sys.path[:] = [p for p in sys.path if p != root]\n"
+    script[2], script[3:] = alone + script[2], [str(ROOT)]
+    refused(run_in(tmp_path, PYTHONPATH=str(tmp_path)), "no experiments/ here")
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert entry == {"transformer-jax": "transformer_jax.console:main"}
 

@@ -129,6 +129,8 @@ def test_arms_of_the_command_line_are_lists_and_products():
     }
     mixed = "data.mixture=texts.txt=0.3,(extra.txt=0.3,b.txt=0.2)"
     assert [*parse_arm(mixed, flat).values()][1] == {"data.mixture": ("extra.txt=0.3", "b.txt=0.2")}
+    spaced = parse_arm("model.num_heads=1,2 x model.position=none,rotary", flat)
+    assert spaced == product
     holding_an_x = parse_arm("model.depth=1,2xmodel.max_length=16,32", flat)
     assert list(holding_an_x)[-1] == "depth=2 max_length=32"
     assert parse_arm("model.pooling=max,mean", flat)["pooling=max"] == {"model.pooling": "max"}
@@ -211,6 +213,21 @@ def test_a_study_leaves_plain_files(done):
     ]
     assert frame == [row["test/loss"] for row in rows]
     assert load_study(done.path).seeds == [0, 1, 2]
+
+
+def test_rows_have_the_options_that_arms_change(done):
+    rows = {row["arm"]: row for row in done.rows()}
+    assert [row["model.position"] for row in rows.values()] == ["learned", "none", "learned"]
+    rates = [row["optimizer.learning_rate"] for row in rows.values()]
+    assert rates == [0.001, 0.001, 0.004]
+
+
+def test_curves_are_those_of_the_cells(done):
+    curves, cell = done.curves("train/loss"), done.cell("none", 1)
+    rows = [row for row in RunDirectory(cell.path).metrics() if "train/loss" in row]
+    assert curves["none"][1] == [(row["step"], row["train/loss"]) for row in rows]
+    with pytest.raises(InvalidInput, match="did you mean train/loss"):
+        done.curves("train/los")
 
 
 def test_a_cell_is_an_ordinary_run_with_the_bits_of_one(done, tmp_path):

@@ -48,6 +48,15 @@ def whole(tiny_run):
     return fingerprint_of(tiny_run)
 
 
+def test_a_finished_run_without_its_metrics_is_named_and_stays_done(tiny_run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_run, copy)
+    (copy / "metrics.jsonl").unlink()
+    with pytest.raises(InvalidInput, match=r"metrics\.jsonl: missing or empty"):
+        train(RunDirectory(copy).config(), copy, Silent())
+    assert RunDirectory(copy).status() == "done"
+
+
 def test_a_run_whose_scores_are_damaged_is_scored_again(tiny_run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(tiny_run, copy)

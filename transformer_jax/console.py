@@ -1,5 +1,6 @@
-"""The command `transformer-jax`: what `python -m experiments` does, in fewer letters."""
+"""The command `transformer-jax`: the same as `python -m experiments`."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -7,10 +8,13 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Becomes `python -m experiments`, of the clone of the repository that it is called in."""
-    if not Path("experiments/__main__.py").is_file():
+    """Becomes `python -m experiments`, in any folder if the clone is installed with `pip -e`."""
+    if not Path("experiments/__main__.py").is_file() and not importlib.util.find_spec(
+        "experiments"
+    ):
         print(
-            "error: transformer-jax: no experiments/ here; it runs in a clone of the repository",
+            "error: transformer-jax: no experiments/ here; run it in a clone of the repository, or "
+            "install the clone with pip install -e",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -533,15 +533,15 @@ def parse_arm(
       Name of the arm -> changed options.
     """
     axes = []
-    for part in re.split(rf"x(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):
-        key, equals, values = part.partition("=")
+    for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):
+        key, equals, values = part.strip().partition("=")
         key = key.removeprefix("config.")
         option = option_for(key, flat)
         if not equals or not values:
             raise InvalidInput(f"{flag}={text}: expected KEY=VALUE,VALUE,...")
         if option is None:
             raise InvalidInput(f"{flag}={text}: {unknown_key(key, flat)}")
-        second = re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values)
+        second = re.search(r"x\s*((?:config\.)?[a-z]+\.[\w.]*)=", values)
         if second and names_section(second[1]):  # else a file in a value
             raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
         parse = _parser(option, f"{flag}={text}: {key}")

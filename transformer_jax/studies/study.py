@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax import __version__
 from transformer_jax.config_files import CADENCE, flatten
-from transformer_jax.errors import InvalidInput, how_to_install
+from transformer_jax.errors import InvalidInput, require, suggest
 from transformer_jax.metrics import arguments_of_metric
 from transformer_jax.resolve import completed, stated
 from transformer_jax.runs.appended import AppendedRows
@@ -221,8 +221,13 @@ class Study:
         return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict a cell: arm, seed, state, path, parameters, what it scored."""
+        """Returns one dict per cell: arm, seed, state, run, parameters, scores, and the options.
+
+        The options are those that arms change, by full key.
+        """
         rows = []
+        keys = dict.fromkeys(key for arm in self.arms.values() for key in arm.get("changes", {}))
+        options = {arm: {key: self.value_of(arm, key) for key in keys} for arm in self.arms}
         for cell in self.cells():
             state = cell.state()
             means = cell.means() if state in OUTCOMES else {}
@@ -230,30 +235,47 @@ class Study:
             where = os.path.relpath(cell.path, self.path)
             parameters = self.arms[cell.arm].get("cost", {}).get("parameters")
             facts = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
-            rows.append(facts | {"parameters": parameters} | scores)
+            rows.append(facts | {"parameters": parameters} | scores | options[cell.arm])
         return rows
 
     def frame(self) -> Any:
-        """The rows as a pandas DataFrame.
+        """Returns the rows as a pandas DataFrame; needs pandas."""
+        require("pandas", "frame()", "frames")
+        import pandas
 
-        Raises:
-          ImportError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            message = f"frame() needs pandas: {how_to_install('frames')}"
-            raise ImportError(message) from error
         return pandas.DataFrame(self.rows())
 
     def curves(self, metric: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
-        """Arm -> seed -> (updates, value) of a metric of metrics.jsonl."""
+        """Returns arm -> seed -> (update, value) of a metric of metrics.jsonl.
+
+        Raises:
+          InvalidInput: No cell has the metric.
+        """
         curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
+        names: dict[str, None] = {}
         for cell in self.cells():
             rows = RunDirectory(cell.path).metrics()
+            names |= dict.fromkeys(key for row in rows for key in row if key != "step")
             points = [(row["step"], row[metric]) for row in rows if metric in row]
             curves.setdefault(cell.arm, {})[cell.seed] = points
+        if names and metric not in names:
+            raise InvalidInput(
+                f"metric={metric}: expected one of {', '.join(names)}{suggest(metric, names)}"
+            )
         return curves
+
+    def curves_frame(self, metric: str) -> Any:
+        """Returns curves as a pandas DataFrame of arm, seed, step and value; needs pandas."""
+        require("pandas", "curves_frame()", "frames")
+        import pandas
+
+        rows = [
+            {"arm": arm, "seed": seed, "step": step, metric: value}
+            for arm, by_seed in self.curves(metric).items()
+            for seed, points in by_seed.items()
+            for step, value in points
+        ]
+        return pandas.DataFrame(rows)
 
     # ---- writing
 

@@ -105,7 +105,13 @@ def train(
         train_members([member], stop, trace_to=directory.file("profile") if profile else None)
         if member.error is not None:
             raise member.error
-        return directory.metrics()[-1]
+        rows = directory.metrics()
+        if not rows:
+            raise InvalidInput(
+                f"{directory.file('metrics.jsonl')}: missing or empty, though the run is done\n"
+                "restore it; the scores of the end are in evaluation.json"
+            )
+        return rows[-1]
 
 
 def _directory_of_process(
