@@ -27,7 +27,7 @@ from transformer_jax.studies.comparison import Comparison
 from transformer_jax.studies.design import larger_is_better, load_design, seal_of
 from transformer_jax.studies.judging import judge_study
 from transformer_jax.studies.report import Page as Written
-from transformer_jax.studies.report import write_report
+from transformer_jax.studies.report import answers, write_report
 from transformer_jax.studies.running import run
 from transformer_jax.studies.study import as_csv, load_study
 
@@ -125,6 +125,25 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
     line = unmarked[head + 3]
     assert len(re.findall(r"(?<!\\)\|", line)) == len(tables.HEADS) + 1
     assert "\n'=" not in (study.path / "scores.csv").read_text()
+
+
+def test_answers_are_sentences_with_numbers():
+    def answer(verdict, **facts):
+        arm = {"verdict": verdict, "words": "words", **facts}
+        (found,) = answers({"base": "learned", "margin": 0.01, "arms": {"none": arm}})
+        return found
+
+    size = {"mean": -0.2, "interval": [-0.25, -0.15]}
+    assert answer("worse", **size) == "none is worse than learned by 0.2 (interval 0.15 to 0.25)."
+    same = answer("no different within the margin", mean=0.001, interval=[-0.004, 0.005])
+    assert same == "none is no different from learned within 0.01."
+    unsure = {"mean": 0.1, "interval": [-0.1, 0.3]}
+    told = "none could not be told apart from learned; 12 seeds would settle it."
+    assert answer("unresolved", **unsure, seeds_needed=12) == told
+    assert answer("unresolved", **unsure) == "none could not be told apart from learned."
+    assert answer("cannot tell", **unsure) == "none: words."
+    by_count = {"mean": None, "interval": [None, None]}
+    assert answer("better", **by_count) == answer("unresolved", **by_count) == "none: words."
 
 
 def test_tables_are_escaped():

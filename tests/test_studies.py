@@ -230,6 +230,15 @@ def test_curves_are_those_of_the_cells(done):
         done.curves("train/los")
 
 
+@pytest.mark.oracle
+def test_frames_hold_the_rows_and_the_curves(done):
+    assert done.frame().to_dict("records") == done.rows()
+    frame = done.curves_frame("train/loss")
+    part = frame[(frame.arm == "none") & (frame.seed == 1)]
+    points = list(zip(part["step"], part["train/loss"], strict=True))
+    assert points == done.curves("train/loss")["none"][1]
+
+
 def test_a_cell_is_an_ordinary_run_with_the_bits_of_one(done, tmp_path):
     """Arms that share a program (another learning rate) and one that does not (no positions)."""
     for arm in done.arms:

@@ -125,7 +125,7 @@ def _start_and_step(field: str, config: ConfigDict) -> tuple[int, int]:
 
 
 class ManipulationCheck(NamedTuple):
-    """How an arm differs from the baseline before training; seed 0, first batch.
+    """Differences of an arm from the baseline before training; seed 0, first batch.
 
     Attributes:
       only_here: Parameters that the baseline lacks, or has with another shape.
@@ -478,7 +478,7 @@ def measure(program: Program) -> float:
 
 @dataclasses.dataclass
 class Estimate:
-    """How many members a program trains at a time, and how long a cell of each arm takes.
+    """The number of members that a program trains at a time, and the duration of cells.
 
     Attributes:
       members: Number of members; 1 is one after another.

@@ -79,7 +79,6 @@ def gate_of(
 # ---------------------------------------------------------------- a study file
 
 Text = Annotated[str, Len(1)]
-Names = tuple[str, ...]
 
 
 class Tuning(BaseModel, extra="forbid", frozen=True):
@@ -107,7 +106,7 @@ class Tuning(BaseModel, extra="forbid", frozen=True):
 
 
 class Match(BaseModel, extra="forbid"):
-    """What the arms are made equal in, and the option that is solved for."""
+    """The cost in which arms are made equal, and the option that is solved for."""
 
     by: Literal["params", "flops"]
     field: Literal["model.width", "model.mlp_dim", "model.depth"]
@@ -121,7 +120,7 @@ class Gate(BaseModel, extra="forbid"):
 
 
 class StudyFile(BaseModel, extra="forbid"):
-    """What get_study() returns; see Design for the meaning of each entry."""
+    """The entries of get_study(); see Design for their meaning."""
 
     question: Text
     prediction: Text
@@ -132,7 +131,7 @@ class StudyFile(BaseModel, extra="forbid"):
     base: str | None = None
     tuning: Tuning | None = None
     match: Match | None = None
-    primary: Names | None = None
+    primary: tuple[str, ...] | None = None
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     gate: Gate | None = None
     expected: dict[str, Range] = {}

@@ -267,15 +267,16 @@ def answers(verdicts: Mapping[str, Any]) -> list[str]:
     """Returns the answer for each arm in a sentence, with numbers."""
     base, sentences = verdicts["base"], []
     for name, arm in verdicts["arms"].items():
-        verdict, words = arm["verdict"], arm["words"]
-        sentence = f"{name}: {words}."
-        if verdict in (BETTER, WORSE) and arm.get("mean") is not None:
+        # With a target no mean is judged, and the words have the counts.
+        verdict = "" if arm.get("mean") is None else arm["verdict"]
+        sentence = f"{name}: {arm['words']}."
+        if verdict in (BETTER, WORSE):
             low, high = sorted(map(abs, arm["interval"]))
             size = f"by {abs(arm['mean']):.3g} (interval {low:.3g} to {high:.3g})"
             sentence = f"{name} is {verdict} than {base} {size}."
         elif verdict == SAME:
             sentence = f"{name} is no different from {base} within {verdicts['margin']:g}."
-        elif verdict == UNRESOLVED and arm.get("interval"):
+        elif verdict == UNRESOLVED:
             needed = arm.get("seeds_needed")
             settle = f"; {needed} seeds would settle it" if needed else ""
             sentence = f"{name} could not be told apart from {base}{settle}."

@@ -155,7 +155,9 @@ class Study:
             [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
             for arm, part in verdicts.items()
         ]
-        return html_table(repr(self), (f"beside {self.base}", "difference", "interval", ""), rows)
+        return html_table(
+            repr(self), (f"compared with {self.base}", "difference", "interval", ""), rows
+        )
 
     @property
     def _file(self) -> Path:

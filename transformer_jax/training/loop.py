@@ -499,7 +499,7 @@ class Member:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether times are of this run alone, and not of several members together."""
+        """True if times are of this run alone, and not of several members together."""
         return (self.cell or {}).get("members", 1) == 1
 
     def _save(self, must: bool) -> None:

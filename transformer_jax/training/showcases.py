@@ -260,7 +260,7 @@ def writing_of_translations(model: Any, task: "Translation") -> Writing:
 
 
 class Demonstration(NamedTuple):
-    """What the models of a task can show.
+    """The samples and scores that the models of a task can show.
 
     Attributes:
       show: (run, task) -> text, for the end of training.
