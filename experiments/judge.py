@@ -5,7 +5,7 @@ Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
 
-docs/verdicts.md says how to read the words, and `transformer_jax.judge` is the same as a function.
+docs/comparing.md says how to read the words, and `transformer_jax.judge` is the same as a function.
 """
 
 import csv

@@ -232,7 +232,7 @@ def write() -> Path:
         "# What the studies found\n\n"
         "Each study was sealed before its first run: question, prediction, metric and margin. A "
         "verdict speaks for its model size, data and budget alone; each page has the table, the "
-        "plot and the limits. [How to read a verdict](../docs/verdicts.md).\n\n"
+        "plot and the limits. [How to read a verdict](../docs/comparing.md).\n\n"
         f"{table}\n"
     )
     return replace(HERE, "README.md", text)

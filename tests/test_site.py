@@ -50,19 +50,11 @@ def what_a_page_makes(tiny_run, monkeypatch, tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_page_on_runs_does_what_it_says(what_a_page_makes):
-    held = what_a_page_makes("runs.md")
-    assert len(held["several"]) == 2
-    assert held["each"].shape == (8,)
-    assert held["whole"] > 1
-
-
-@pytest.mark.thorough
 def test_the_page_on_weights_does_what_it_says(what_a_page_makes):
     held = what_a_page_makes("weights.md")
     assert held["architecture"] == "GPT2LMHeadModel"
     assert held["text"] == held["run"].sample("ROMEO:", num_tokens=20, temperature=0)
-    assert held["likely"].shape == (8,)
+    assert held["log_probs"].shape == (8,)
     config = held["get_config"]()
     assert (config.model.width, config.optimizer.learning_rate) == (32, 5e-5)
 
@@ -71,11 +63,11 @@ def test_the_page_on_weights_does_what_it_says(what_a_page_makes):
 def test_the_page_on_loops_of_ones_own_does_what_it_says(what_a_page_makes):
     held = what_a_page_makes("own-loop.md")
     assert held["losses"][-1] < held["losses"][0] - 0.3
-    assert all(len(leaf) == 3 for leaf in jax.tree.leaves(held["many"]))
+    assert all(len(leaf) == 3 for leaf in jax.tree.leaves(held["stacked"]))
     assert held["means"]["loss"] < float(np.log(held["task"].sizes["vocab_size"]))
-    assert held["of_each"].shape == (3,)
-    logits = held["model"].apply({"params": held["own"]}, held["batch"]["inputs"]["tokens"])
-    dense = held["of_scored"]["Dense_0"]
+    assert held["seed_losses"].shape == (3,)
+    logits = held["model"].apply({"params": held["trained"]}, held["batch"]["inputs"]["tokens"])
+    dense = held["scored_params"]["Dense_0"]
     expected = np.tanh(logits).mean(1) @ dense["kernel"] + dense["bias"]
     np.testing.assert_allclose(held["scores"], expected[:, 0], rtol=1e-4, atol=1e-5)
     assert held["run"].step == held["last"]["step"] == 20
@@ -83,7 +75,10 @@ def test_the_page_on_loops_of_ones_own_does_what_it_says(what_a_page_makes):
 
 @pytest.mark.thorough
 def test_the_recipes_for_looking_inside_do_what_they_say(what_a_page_makes):
-    held = what_a_page_makes("inside.md")
+    held = what_a_page_makes("inspecting.md")
+    assert len(held["several"]) == 2
+    assert held["log_probs"].shape == (8,)
+    assert held["perplexity"] > 1
     run, heads = held["run"], held["run"].model.options.num_heads
     assert held["before"].shape == held["to_itself"].shape == (heads,)
     assert all(scores.shape == (heads,) for scores in held["induction"].values())
@@ -100,12 +95,13 @@ def test_the_recipes_for_looking_inside_do_what_they_say(what_a_page_makes):
 
 
 def test_the_study_on_the_page_is_one_and_every_key_is_told(tmp_path):
-    page = (ROOT / "docs" / "study.md").read_text()
+    page = (ROOT / "docs" / "comparing.md").read_text()
     (tmp_path / "gates.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
     told = load_design(str(tmp_path / "gates.py"))
     assert list(told.arms) == ["mlp", "gated", "relu"]
     assert told.expected["relu"] == (None, 0.01)
-    named = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    table = page.split("| key | meaning |")[1].partition("\n\n")[0]
+    named = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(named))) == set(design.StudyFile.model_fields)
 
 

@@ -50,7 +50,7 @@ what a new component, task, metric or optimizer needs.
   laws                what every component keeps, to be tried on your own components
 
 Beside it: experiments/ the commands, configs/ what they read, configs/ablations/ the studies,
-docs/glossary.md our own words.
+docs/architecture.md our words.
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.
@@ -60,7 +60,7 @@ import importlib
 
 __version__ = "0.2.0"
 
-# module -> its names; docs/stable.md says what is promised of them.
+# module -> its names; docs/architecture.md says what is promised.
 _PUBLIC = {
     "attention": (
         "AttentionCall",

@@ -1,4 +1,4 @@
-"""Scores of runs that any code made, judged as studies are: docs/verdicts.md."""
+"""Scores of runs that any code made, judged as studies are: docs/comparing.md."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
