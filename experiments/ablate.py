@@ -21,7 +21,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and runs the study; returns its verdicts."""
     arguments = _parser().read(argv)
     cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
-    design = design_of(arguments.file, arguments.overrides, arguments.arm)
+    design = design_of(
+        *(arguments.file, arguments.overrides, arguments.arm, arguments.margin, arguments.gate)
+    )
     ladder = ladder_of(arguments.ladder, design) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")
     size = f"{len(design.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
@@ -51,20 +53,26 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 def _parser() -> Parser:
     parser = Parser("ablate", __doc__, takes_config=True)
-    parser.add_argument("--workdir", required=True, help="the study's directory: new, or to go on")
+    parser.add_argument(
+        "--workdir", required=True, help="the study's directory, new or to be resumed"
+    )
     parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9; or 3,7,8 (5)")
     parser.add_argument(
         "--arm",
         action="append",
         default=[],
         metavar="KEY=VALUE,VALUE",
-        help="arms without a study file, beside the config as it is (--config.KEY=VALUE sets what "
-        "they are compared with); several --arm: each its own arms; joined by x: products",
+        help="arms without a study file, compared with the config as it is (--config.KEY=VALUE "
+        "changes it); several --arm add arms; 'KEY=VALUE,VALUE x KEY=VALUE,VALUE' is a grid",
     )
+    parser.add_argument(
+        "--margin", type=float, help="with --arm: the smallest difference that matters"
+    )
+    parser.add_argument("--gate", help="with --arm: the simple method to beat, e.g. 2-gram")
     parser.add_argument(
         "--ladder",
         metavar="KEY=NUMBER,NUMBER,...",
-        help="the whole study at each of these values of an option",
+        help="repeats the study at each of these values of an option",
     )
     parser.add_argument(
         "--members",
@@ -74,9 +82,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
     parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
-    parser.add_argument("--retry", action="store_true", help="try cells again that failed")
-    parser.add_argument("--executor", choices=KINDS, help="train cells as jobs, through submitit")
-    parser.add_argument("--cells_per_job", type=int, help="(4)")
+    parser.add_argument("--retry", action="store_true", help="run failed cells again")
+    parser.add_argument("--executor", choices=KINDS, help="train cells as jobs through submitit")
+    parser.add_argument("--cells_per_job", type=int, help="cells per job (4)")
     parser.add_argument(
         "--job",
         action="append",

@@ -54,6 +54,9 @@ def by_flags(*names: str) -> Generator[None]:
         raise InvalidInput(text) from error
 
 
+_FEWEST_EVALUATIONS = 5  # of a run that the command line made shorter
+
+
 class Ended(NamedTuple):
     """What a command found, where its exit code says something too."""
 
@@ -185,7 +188,7 @@ class Parser(argparse.ArgumentParser):
             arguments.config_path = preset(arguments.config)
             arguments.file = _file_at(arguments.config_path)
             arguments.stated = dict(overrides)
-            overrides |= shorter_warmup(arguments.file, overrides, print)
+            overrides |= fitted_to_short_run(arguments.file, overrides, print)
             arguments.overrides = overrides
             arguments.config = arguments.file.config(overrides)
         return arguments
@@ -264,34 +267,39 @@ def _file_at(path: str) -> ConfigFile:
     return FolderAsConfig(path)
 
 
-def shorter_warmup(
+def fitted_to_short_run(
     file: ConfigFile, overrides: Mapping[str, str], say: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
-    """Returns a warm-up of the same share, for a run that became shorter than its own.
+    """Returns a shorter warm-up and more frequent evaluations for a run that was made shorter.
 
     Args:
-      file: of the config.
-      overrides: full key -> text of the value; what they state stays.
-      say: takes a line about it.
+      file: File of the config.
+      overrides: Changes of the command line, full key -> text; options stated there stay.
+      say: Takes a line about each change.
     """
     if "training.steps" not in overrides:
         return {}
-    said = flatten(file.stated(overrides))
-    schedule = overrides.get("schedule.name", said.get("schedule.name", "warmup_cosine"))
-    flat, key = completed(said | {"schedule.name": schedule}), "schedule.warmup_steps"
-    if schedule not in ENDING or key in overrides:
-        return {}
+    options = flatten(file.stated(overrides))
+    schedule = overrides.get("schedule.name", options.get("schedule.name", "warmup_cosine"))
+    flat = completed(options | {"schedule.name": schedule})
     try:
         steps = OPTIONS["training.steps"].parse(overrides["training.steps"])
-    except (ValueError, OverflowError):  # refused with the rest
+    except (ValueError, OverflowError):  # refused later, with everything else
         return {}
-    before, whole = flat[key], flat["training.steps"]
-    are_counts = all(isinstance(number, int) for number in (before, whole, steps))
-    if not are_counts or not 0 < steps <= before < whole:
+    whole, changes = flat["training.steps"], {}
+    if not all(isinstance(number, int) for number in (whole, steps)) or not 0 < steps < whole:
         return {}
-    shorter = before * steps // whole
-    say(f"note   {key}={shorter}: the same share of {steps:,} updates as {before} of {whole:,}")
-    return {key: str(shorter)}
+    key = "schedule.warmup_steps"
+    before = flat.get(key) if schedule in ENDING and key not in overrides else None
+    if isinstance(before, int) and steps <= before < whole:
+        changes[key] = shorter = before * steps // whole
+        say(f"note   {key}={shorter}: the same share of {steps:,} updates as {before} of {whole:,}")
+    key = "evaluation.every"
+    every = flat[key] if key not in overrides else None
+    if isinstance(every, int) and steps < _FEWEST_EVALUATIONS * every:
+        changes[key] = every = max(1, steps // _FEWEST_EVALUATIONS)
+        say(f"note   {key}={every}, so that {steps:,} updates give a curve")
+    return {key: str(value) for key, value in changes.items()}
 
 
 def default_workdir(path: str, overrides: dict[str, str]) -> str:

@@ -30,7 +30,7 @@ _TRAINED = {
     "metric": ("evaluation.metrics", "tiny", "4"),
     "hook": ("hooks.functions", "tiny", "4"),
 }
-_LAWS = '''"""Does my component keep the laws that every component keeps?"""
+_LAWS = '''"""My component obeys the laws of every component."""
 
 import pytest
 from MODULE import NAME
@@ -47,12 +47,12 @@ def subject():
 def test_law(subject, law):
     LAWS[law](subject)
 '''
-_TRAINS = '''"""Does a model learn with my component?"""
+_TRAINS = '''"""A model learns with my component."""
 
 from transformer_jax.config_files import load_config
 from transformer_jax.training.loop import train
 '''
-_TASK = '''"""Does my task keep the laws that every task keeps, and can it be learned?"""
+_TASK = '''"""My task obeys the laws of every task, and a model learns it."""
 
 import pytest
 from MODULE import NAME
@@ -107,7 +107,8 @@ def main(argv: list[str]) -> None:
     config = _TRAINED[family][1] if family in _TRAINED else "tiny"
     print(
         f"wrote   {', '.join(files)}\n"
-        f"test    python -m pytest test_{module}.py  (pytest: pip install -e '.[dev]')\n"
+        f"test    python -m pytest test_{module}.py  (needs pytest: "
+        "pip install -c constraints.txt -e '.[dev]')\n"
         f"train   python -m experiments.train --config=configs/{config}.py --workdir=runs/{module} "
         f"--config.{_key(family)}={module}:{name}"
     )

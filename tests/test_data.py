@@ -16,7 +16,7 @@ from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import first_texts, load_text, read_pieces
-from transformer_jax.data.subword_tokenizers import BPETokenizer
+from transformer_jax.data.subword_tokenizers import BPETokenizer, HuggingFaceTokenizer
 from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
@@ -56,6 +56,21 @@ def test_c65_hard_text_survives_every_lossless_tokenizer(kind, tmp_path):
     stored = load_tokenizer(tmp_path / "tokenizer.json")
     assert fingerprint(stored) == fingerprint(tokenizer)
     np.testing.assert_array_equal(stored.encode(HARD_TEXT), tokens)
+
+
+def test_tokens_of_other_tokenizers_are_counted_in_bytes():
+    library = pytest.importorskip("tokenizers")
+    text = "Straße, naïve: 5 €\n"
+    byte_level = BPETokenizer.train([text], 300).to_json()["model"]
+    theirs = HuggingFaceTokenizer(library.Tokenizer.from_str(json.dumps(byte_level)))
+    assert theirs.token_bytes[theirs.encode(text)].sum() == len(text.encode())
+    vocab = {"<s>": 0, "▁": 1, "a": 2, "ß": 3, "▁aß": 4, "<0x0A>": 5}
+    model = library.Tokenizer(library.models.BPE(vocab, [], byte_fallback=True))
+    model.decoder = library.decoders.Metaspace()
+    model.add_special_tokens(["<s>"])
+    assert HuggingFaceTokenizer(model).token_bytes.tolist() == [0, 1, 1, 2, 4, 1]
+    model.decoder = library.decoders.WordPiece()
+    assert HuggingFaceTokenizer(model).token_bytes is None
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -25,6 +25,7 @@ from transformer_jax.errors import InvalidInput, require
 from transformer_jax.resolve import option_for, read_instead, unknown_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.garbage import delete, find_garbage
+from transformer_jax.runs.listing import columns_of
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.design import load_design
 from transformer_jax.studies.running import run
@@ -329,7 +330,49 @@ def test_a_run_shorter_than_its_warm_up_gets_a_shorter_one_and_says_it(tmp_path)
     assert "warmup_steps" not in told.stderr
     stated = attempt("train", *arguments, "--config.schedule.warmup_steps=9")
     refused(stated, "warmup_steps=9: expected less than training.steps=5")
-    assert "note" not in stated.stdout
+    assert "warmup_steps" not in stated.stdout
+
+
+def test_a_short_run_is_evaluated_often_enough_for_a_curve(tmp_path):
+    arguments = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}", "--dry_run")
+    shorter = attempt("train", *arguments, "--config.training.steps=40")
+    assert "note   evaluation.every=8" in shorter.stdout
+    stated = attempt(
+        "train", *arguments, "--config.training.steps=40", "--config.evaluation.every=20"
+    )
+    assert "evaluation.every" not in stated.stdout
+
+
+def test_margin_and_gate_may_be_given_with_arms(tmp_path):
+    arms = ["model.depth=1"]
+    design = load_design(TINY, {}, arms, margin=0.05, gate="1-gram")
+    assert (design.margin, design.gate[0]) == (0.05, "1-gram")
+    assert design.question == "How does the loss depend on depth?"
+    flags = (f"--config={TINY}", f"--workdir={tmp_path}")
+    refused(attempt("ablate", *flags, "--arm=model.depth=1", "--margin=-1"), "margin=-1.0")
+    refused(attempt("ablate", *flags, "--arm=model.depth=1", "--gate=2-grm"), "2-gram")
+    refused(attempt("ablate", *flags, "--margin=0.1"), "--margin=0.1: only with --arm")
+
+
+def test_a_study_of_other_arms_in_the_directory_is_refused_before_the_plan(tmp_path):
+    study = run(load_design(TINY, {}, ["model.depth=1,2"]), tmp_path / "study", (0,))
+    assert study.base == "depth=2"
+    flags = (f"--config={TINY}", f"--workdir={tmp_path / 'study'}", "--seeds=1")
+    other = attempt("ablate", *flags, "--arm=model.num_heads=1,4")
+    refused(other, "holds a study of depth=2, depth=1")
+    assert "parameters" not in other.stdout
+
+
+def test_options_in_which_runs_differ_are_columns():
+    shared = {"run": "a", "model.width": 32, "schedule.name": "constant", "data.source": "mine"}
+    rows = [
+        shared | {"model.position": "learned", "model.position_options.rms": 0.06},
+        shared | {"run": "b", "model.position": "rotary", "data.source": "other"},
+    ]
+    columns = columns_of(rows)
+    assert columns[-2:] == ["model.position", "data.source"]
+    rows[0]["model.position_options.rms"], rows[1]["model.position_options.rms"] = 0.1, 0.2
+    assert columns_of(rows)[-1] == "model.position_options.rms"
 
 
 def test_a_dry_run_says_what_it_would_train_and_writes_nothing(tmp_path):

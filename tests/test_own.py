@@ -292,6 +292,28 @@ def test_a_mixer_of_ones_own_is_tried_before_it_trains(
         sys.modules.pop("own_mix", None)
 
 
+UNGUARDED = """import jax.numpy as jnp
+from transformer_jax import AttentionVariant
+
+
+class Unguarded(AttentionVariant):
+    def weights(self, query, key, call):
+        mask, _ = call.dense(query, key)
+        scores = jnp.einsum("...lk,...mk->...lm", query, key)
+        weights = jnp.where(mask, jnp.exp(scores - scores.max(-1, keepdims=True)), 0)
+        return weights / weights.sum(-1, keepdims=True)
+"""
+
+
+def test_nan_of_queries_that_see_nothing_is_found_before_training(tmp_path, monkeypatch):
+    (tmp_path / "own_weights.py").write_text(UNGUARDED)
+    monkeypatch.chdir(tmp_path)
+    config = load_config(TINY, {"model.attention": "own_weights:Unguarded"})
+    with pytest.raises(InvalidInput, match=r"own_weights:Unguarded: .*not finite .*padded"):
+        train(config, "run", Silent())
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
 def test_options_of_a_user_defined_architecture_are_checked(nets):
     for more, words in (
         ({"model.windw": "3"}, "no such option"),

@@ -50,7 +50,11 @@ def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
     if flat["model.scan_layers"] and depth is not None and depth < 2 * max(1, len(pattern)):
         yield f"model.scan_layers=True: model.depth={depth} has fewer than two repeats, and no loop"
     if pattern and not used.intersection(letters):
-        yield f"model.layers={pattern}: no type says what is different"
+        letter = pattern[0]
+        yield (
+            f"model.layers={pattern} has no effect: none of its letters is in model.layer_types; "
+            f"e.g. model.layer_types.{letter}.mask=window"
+        )
     for key in ("model.mask", *(f"model.layer_types.{letter}.mask" for letter in letters)):
         is_causal = flat["model.architecture"] in ("decoder", "encoder_decoder")
         if flat.get(key) == "unmasked" and is_causal:

@@ -118,16 +118,41 @@ class WordTokenizer:
         return cls._PATTERN.findall(text.lower())
 
 
+def _bytes_of_tokens(model: Any) -> np.ndarray | None:
+    """Returns the UTF-8 bytes that each token decodes to, [V] int64, or None if text is lost.
+
+    Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes spaces as
+    U+2581 and unknown bytes as <0x0A>. Special tokens stand for no text. WordPiece loses case and
+    spaces.
+    """
+    state = json.loads(model.to_str())
+    decoder = state.get("decoder") or {}
+    kinds = {part["type"] for part in (decoder, *decoder.get("decoders", ()))}
+    symbols = [model.id_to_token(token) or "" for token in range(model.get_vocab_size())]
+    if "ByteLevel" in kinds:
+        lengths = [len(symbol) for symbol in symbols]
+    elif kinds & {"Metaspace", "Replace"}:
+        lengths = [
+            1 if re.fullmatch("<0x[0-9A-F]{2}>", symbol) else len(symbol.replace("▁", " ").encode())
+            for symbol in symbols
+        ]
+    else:
+        return None
+    special = [token["id"] for token in state["added_tokens"] if token["special"]]
+    token_bytes = np.array(lengths, np.int64)
+    token_bytes[[token for token in special if token < len(lengths)]] = 0
+    return token_bytes
+
+
 class HuggingFaceTokenizer:
     """A tokenizer.json of Hugging Face `tokenizers`, as it comes with pretrained weights."""
-
-    token_bytes = None
 
     def __init__(self, model) -> None:
         """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
         model.no_padding()
         model.no_truncation()
         self._model = model
+        self.token_bytes = _bytes_of_tokens(model)
         # Their numbers may have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
 

@@ -268,7 +268,10 @@ def filtered(
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what to show: what is always shown, what differs in the configs, and the losses."""
+    """Returns the usual columns: fixed ones, options in which the runs differ, and losses.
+
+    Options of the model and the data come first; those that only some runs have come last.
+    """
     keys = {key for row in rows for key in row}
     scores = [
         key
@@ -286,4 +289,12 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for key in differing
         if key not in _ALWAYS and "/" not in key and not key.startswith(CADENCE)
     ]
+    first = ("model", "data", "optimizer", "schedule", "training")
+
+    def rank(key: str) -> tuple[bool, int, int]:
+        section, _, name = key.partition(".")
+        is_partial = any(key not in row for row in rows)
+        return is_partial, name.count("."), (*first, section).index(section)
+
+    shown.sort(key=rank)
     return [*_ALWAYS, *shown[:8], *scores]

@@ -277,7 +277,11 @@ def seal_of(sealed: Mapping[str, Any]) -> str:
 
 
 def load_design(
-    path: str, overrides: Mapping[str, str] | None = None, arms: Sequence[str] = ()
+    path: str,
+    overrides: Mapping[str, str] | None = None,
+    arms: Sequence[str] = (),
+    margin: float | None = None,
+    gate: str | None = None,
 ) -> Design:
     """Reads a study from a config file, or makes one from `--arm`.
 
@@ -285,21 +289,34 @@ def load_design(
       path: Path of the config file.
       overrides: Changes of the baseline, full key -> text of the value.
       arms: Texts of `--arm`, KEY=VALUE,VALUE[xKEY=VALUE,...].
+      margin: With arms: the smallest difference that matters; the metric's usual one if None.
+      gate: With arms: the simple method to beat; the task's usual one if None.
 
     Raises:
       InvalidInput: The file has no arms and none were given, or any of it is not allowed.
     """
-    return design_of(ConfigFile(path), overrides, arms)
+    return design_of(ConfigFile(path), overrides, arms, margin, gate)
 
 
 def design_of(
-    file: ConfigFile, overrides: Mapping[str, str] | None = None, arms: Sequence[str] = ()
+    file: ConfigFile,
+    overrides: Mapping[str, str] | None = None,
+    arms: Sequence[str] = (),
+    margin: float | None = None,
+    gate: str | None = None,
 ) -> Design:
     """Returns the study of a config file that was run, see load_design."""
     overrides = overrides or {}
     config = file.config(overrides)
+    for flag, value in (("--margin", margin), ("--gate", gate)):
+        if value is not None and not arms:
+            raise InvalidInput(f"{flag}={value}: only with --arm; a study file states its own")
     if arms:
         study, made = _quick_study(config, arms)
+        if margin is not None:
+            study |= {"margin": margin, "margin_reason": "given on the command line"}
+        if gate is not None:
+            study["gate"] = {"by": gate, "reason": "given on the command line"}
     else:
         missing = [name for name in ("get_arms", "get_study") if not hasattr(file.module, name)]
         if missing:
@@ -474,14 +491,14 @@ def _quick_study(
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
     metric = usual_metric(config)
-    named = ", ".join(made) if len(made) <= 8 else f"{len(made)} arms"
+    options = dict.fromkeys(key.rsplit(".", 1)[-1] for arm in made.values() for key in arm)
     study = {
-        "question": f"What do {named} give?",
-        "prediction": "none: it was made on the command line",
+        "question": f"How does the {metric} depend on {' and '.join(options)}?",
+        "prediction": "none: the study was made on the command line",
         "base": base,
         "metric": metric,
         "margin": metric_facts(metric).margin,
-        "margin_reason": "the usual start; no reason was given",
+        "margin_reason": "the default",
     }
     return study, made
 

@@ -321,6 +321,7 @@ class Launch:
         if self.cluster is not None:
             # Refused before anything is sealed.
             self.cluster.executor(inside(self.study.path, "jobs"))
+        self.study.refuse_other_base(design)
         refuse_what_is_not_installed(design.config_of(design.base))
         with progress.busy(f"preparing {len(design.arms)} arms"):
             self.arms = self.builder.arms()

@@ -1,5 +1,6 @@
-"""One law, tried on the user's own rows before they train: what is hidden cannot be seen."""
+"""Checks of user-defined components before they train: no leaks, no NaN from padding."""
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,20 +16,20 @@ from transformer_jax.models import Decoder
 from transformer_jax.models.stack import block_specs, mask_of
 from transformer_jax.training.prepared import Prepared
 
-_NOISE = 0.3  # deviation that the parameters get: at 0 a leak would not show
-_ROWS = 4  # of a batch that are looked at
-_tried: set[Any] = set()  # models that keep the law; a study has the same one in many cells
+_NOISE = 0.3  # standard deviation of the parameters; with zeros a leak would not show
+_ROWS = 4  # rows of the batch that are used
+_tried: set[Any] = set()  # models that passed; a study has the same one in many cells
 
 
 def refuse_what_leaks(prepared: Prepared) -> None:
-    """Tries the model on one batch, where a row of the user's own is in it; takes a second.
+    """Tries a model with user-defined components on one batch, which takes a second.
 
-    Logits of a model that predicts its next inputs must not change with a token that comes later,
-    nor with one of another document; those of a decoder with no token that its masks hide; and no
-    logits that are scored with what stands at a padded place.
+    Logits of a model that predicts its next inputs must not depend on later tokens or on other
+    documents; those of a decoder on no token that its masks hide; and no scored logits on padding.
+    They must be finite where a query may attend to nothing, as padded queries do.
 
     Raises:
-      InvalidInput: they change; the text names the places.
+      InvalidInput: A check fails; the message names the positions.
     """
     config, model = prepared.config, prepared.model
     own = [f"{k}={v}" for k, v in own_choices(config).items() if k.startswith("model.")]
@@ -36,14 +37,35 @@ def refuse_what_leaks(prepared: Prepared) -> None:
         return
     batch = _rows_of_most_kinds(prepared.task.batch(0, 0))
     who = f"{', '.join(own)}: what is hidden is seen"
+    _refuse_nan_of_padding(prepared, batch["inputs"], ", ".join(own))
     for changed, scored, what in _hidden(prepared, batch):
         if changed.any() and scored.any():
             _refuse_difference(prepared, batch["inputs"], changed, scored, f"{who}: {what}")
     _tried.add(model)
 
 
+def _refuse_nan_of_padding(prepared: Prepared, inputs: Any, own: str) -> None:
+    """Raises InvalidInput if padded positions make logits of other positions NaN."""
+    is_told = "segments" in inspect.signature(type(prepared.model).__call__).parameters
+    if not is_told or "tokens" not in inputs or "source" in inputs:
+        return
+    tokens = inputs["tokens"]
+    is_real = np.broadcast_to(np.arange(tokens.shape[-1]) < tokens.shape[-1] // 2, tokens.shape)
+    padded = inputs | {"segments": is_real.astype(np.int32)}
+    padded.pop("positions", None)
+    params = _random_params(prepared)
+    logits = jax.jit(lambda: prepared.model.apply({"params": params}, **padded))()
+    per_token = logits.ndim == tokens.ndim + 1
+    if not np.isfinite(np.asarray(logits, np.float32)[is_real if per_token else ...]).all():
+        raise InvalidInput(
+            f"{own}: the logits are not finite if positions are padded\n"
+            "a padded query may attend to nothing, where a softmax or a division gives 0/0; "
+            "give such queries weights of 0"
+        )
+
+
 def _rows_of_most_kinds(batch: Batch) -> Batch:
-    """A few rows, with padding and with many documents: a whole batch may not fit at once."""
+    """Returns a few rows, those with most padding and most documents."""
     segments = batch["inputs"].get("segments")
     if segments is None:
         return take_rows(batch, slice(0, _ROWS))
@@ -54,7 +76,7 @@ def _rows_of_most_kinds(batch: Batch) -> Batch:
 
 
 def _random_params(prepared: Prepared) -> Any:
-    """Parameters in which nothing is 0 by design."""
+    """Returns normally distributed parameters, none of which is 0 by design."""
     noise = np.random.default_rng(0)
     shapes = prepared.template.params
     return jax.tree.map(
@@ -63,7 +85,7 @@ def _random_params(prepared: Prepared) -> Any:
 
 
 def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Tokens that are changed, places whose logits stay, and what is said where they do not."""
+    """Yields tokens to change, positions whose logits must stay, and the message if they do not."""
     inputs, model = batch["inputs"], prepared.model
     if "tokens" not in inputs:
         return
@@ -88,7 +110,7 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
 
 
 def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
-    """Which places may depend on the first token, by the masks of all blocks, [L] bool."""
+    """Returns the positions that may depend on the first token by the masks, [L] bool."""
     reached = np.arange(length) == 0
     for spec in block_specs(model.options):
         mask = mask_of(spec.options, jnp.arange(length), True, None)
@@ -98,21 +120,21 @@ def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
 
 
 def _says_that_it_hides(model: Any) -> bool:
-    """Whether it should hide what follows: a mask of the user's that shows a prefix need not."""
+    """Returns whether later tokens must be hidden; a user's mask may show a prefix."""
     return not hasattr(model, "is_causal") or model.is_causal()
 
 
 def _refuse_difference(
     prepared: Prepared, inputs: Any, changed: np.ndarray, scored: np.ndarray, why: str
 ) -> None:
-    """Raises InvalidInput where tokens at the changed places change logits that are scored."""
+    """Raises InvalidInput if changing tokens changes scored logits."""
     params = _random_params(prepared)
     apply = jax.jit(lambda tokens: prepared.model.apply({"params": params}, **inputs | tokens))
     tokens = inputs["tokens"]
     others = np.where(changed, (tokens + 1) % prepared.task.sizes["vocab_size"], tokens)
     before, after = (
-        np.asarray(apply({"tokens": each.astype(tokens.dtype)}), np.float32)[scored]
-        for each in (tokens, others)
+        np.asarray(apply({"tokens": values.astype(tokens.dtype)}), np.float32)[scored]
+        for values in (tokens, others)
     )
     largest = np.abs(before - after).max(initial=0.0)
     if not largest <= 1e-5 * max(np.abs(before).max(initial=0.0), 1.0):
