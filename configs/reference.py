@@ -1,4 +1,4 @@
-"""Where the other configs begin: every option at its default, but for what is said here.
+"""Base of the other configs: every option at its default, except those set here.
 
 docs/options.md and `--help` say what each option means and may be. Configs change a few values; any
 value can be changed on the command line, `--config.model.depth=6`, and every value is checked

@@ -1,4 +1,4 @@
-"""From attention to a trained model on one page: a decoder learns the letters of tiny Shakespeare.
+"""One page from attention to a trained model: a decoder learns the letters of tiny Shakespeare.
 
     python examples/one_page.py [--steps=300]
 

@@ -129,11 +129,11 @@ def _jobs(arguments: Any) -> list[str]:
     for name in asked:
         if name not in WHAT:
             raise InvalidInput(f"--what={name}: expected some of {', '.join(WHAT)}")
-    there = list(dict.fromkeys(name for what in asked for name in WHAT[what].programs))
-    programs = arguments.programs.split(",") if arguments.programs else there
+    available = list(dict.fromkeys(name for what in asked for name in WHAT[what].programs))
+    programs = arguments.programs.split(",") if arguments.programs else available
     for name in programs:
-        if name not in there:
-            raise InvalidInput(f"--programs={name}: expected some of {', '.join(there)}")
+        if name not in available:
+            raise InvalidInput(f"--programs={name}: expected some of {', '.join(available)}")
     if arguments.rounds < 1 or arguments.steps < 1:
         raise InvalidInput("--rounds and --steps: expected at least 1")
     return [f"{what}:{name}" for what in asked for name in WHAT[what].programs if name in programs]
@@ -195,10 +195,10 @@ def _operations(shape: Any, dtype: str) -> Figures:
 def _writing(name: str, arguments: Any) -> Figures:
     shape, figures = SHAPES[arguments.shape], {}
     count = int(shape.length * _WRITTEN)
-    for texts, said in ((1, "a token of 1 text"), (8, "a token of each of 8 texts")):
+    for texts, label in ((1, "a token of 1 text"), (8, "a token of each of 8 texts")):
         write = WRITERS[name](shape, arguments.dtype, texts, count)
         write(1)
-        figures[said] = min(_time(write, 1) for _ in range(3)) / count * 1e3
+        figures[label] = min(_time(write, 1) for _ in range(3)) / count * 1e3
         if name == "ours":
             size = 2 if arguments.dtype == "bfloat16" else 4
             held = 2 * shape.depth * shape.width * texts * count / 2  # keys and values, on average
@@ -210,10 +210,10 @@ def _writing(name: str, arguments: Any) -> Figures:
 def _start(name: str, arguments: Any) -> Figures:
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        for said in ("nothing compiled", "compiled before"):
-            run = Path(folder) / said.replace(" ", "_")
+        for label in ("nothing compiled", "compiled before"):
+            run = Path(folder) / label.replace(" ", "_")
             first, whole = _watch(arguments.config, run, Path(folder) / "cache")
-            figures[f"first step, {said}"] = first
+            figures[f"first step, {label}"] = first
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     times = [row["time/step_ms"] for row in rows if "time/step_ms" in row]
     in_steps = statistics.fmean(times) * rows[-1]["step"] / 1e3
@@ -264,7 +264,7 @@ def _limits(name: str, arguments: Any) -> Figures:
 
 
 class Work(NamedTuple):
-    """What a worker does.
+    """Runs one worker.
 
     Attributes:
       programs: whose names it takes.
@@ -288,7 +288,7 @@ WHAT = {
 
 
 def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
-    """What the worker measured; None, with the reason, where the program cannot run."""
+    """Returns a worker's measurements, or None with the reason if the program cannot run."""
     command = [sys.executable, "-m", "experiments.bench", f"--worker={job}", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -317,7 +317,7 @@ def _print_tables(figures: dict[str, dict[str, list[float]]]) -> None:
 
 
 def _share(limit: tuple[str, str] | None, milliseconds: float, figures: dict) -> str:
-    """What share of the machine's limit a figure is, where both were measured."""
+    """Returns a figure's share of the machine's limit, if both were measured."""
     if limit is None or limit[0] not in figures or limit[1] not in figures:
         return ""
     rate = statistics.median(figures[limit[0]]["machine"]) * 1e9

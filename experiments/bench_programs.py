@@ -15,7 +15,7 @@ Repeat = Callable[[int], None]
 
 
 class Trainer(NamedTuple):
-    """What is timed of a program that trains; each returns when it is done.
+    """Timed functions of a program that trains; each returns when it is done.
 
     Attributes:
       take: takes so many updates.
@@ -28,7 +28,7 @@ class Trainer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is trained."""
+    """The model and data that are trained."""
 
     depth: int = 4
     num_heads: int = 4

@@ -88,7 +88,7 @@ _BY_LENGTH = ("attention", "mixer")
 
 
 class RowCost(NamedTuple):
-    """What a row costs in a decoder, over the default's.
+    """Returns the cost of a variant in a decoder, relative to the default's.
 
     Attributes:
       parameters: of the whole model.
@@ -167,14 +167,14 @@ def entry(key: str, name: str, row: Entry, cost: RowCost | None) -> str:
             f"{option.meaning.rstrip('.')}"
         )
     if cost is not None:
-        kept, of = cost.laws
+        num_kept, of = cost.laws
         lines.append(
             f"- {cost.parameters:.3f} times the parameters, {cost.operations:.3f} times the "
-            f"operations; {kept} of {of} laws kept"
+            f"operations; {num_kept} of {of} laws kept"
         )
         if cost.by_length:
-            said = ", ".join(f"{times:.3f}" for times in cost.by_length)
-            lines.append(f"- at {', '.join(f'{n:,}' for n in _LENGTHS)} tokens: {said} times")
+            lengths = ", ".join(f"{times:.3f}" for times in cost.by_length)
+            lines.append(f"- at {', '.join(f'{n:,}' for n in _LENGTHS)} tokens: {lengths} times")
     return "\n".join(lines) + "\n"
 
 
@@ -253,15 +253,15 @@ def _laws_kept(fields: dict[str, Any]) -> tuple[int, int]:
     from transformer_jax.laws import LAWS, Subject, small_decoder
 
     subject = Subject(small_decoder(**fields))
-    kept = 0
+    num_kept = 0
     for name, law in LAWS.items():
         try:
             law(subject)
         except AssertionError as error:
             print(f"  {name}: {error}")
         else:
-            kept += 1
-    return kept, len(LAWS)
+            num_kept += 1
+    return num_kept, len(LAWS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How every command reads its arguments and how it ends. Nothing here imports jax."""
+"""Arguments and exit codes of every command. Nothing here imports jax."""
 
 import argparse
 import contextlib
@@ -58,7 +58,7 @@ _FEWEST_EVALUATIONS = 5  # of a run that the command line made shorter
 
 
 class Ended(NamedTuple):
-    """What a command found, where its exit code says something too."""
+    """A result whose exit code has a meaning too."""
 
     found: Any
     exit_code: int
@@ -130,8 +130,8 @@ class Parser(argparse.ArgumentParser):
             self.print_help()
             return ""
         few = f"expected one of: {', '.join(names)}" if len(names) <= _FEW else "no such command"
-        said = f"{first}: {few}{suggest(first, names)}" if first else few
-        raise InvalidInput(f"{said}\nsee {self.prog} --help")
+        message = f"{first}: {few}{suggest(first, names)}" if first else few
+        raise InvalidInput(f"{message}\nsee {self.prog} --help")
 
     def _complete(self) -> NoReturn:
         """Answers the shell."""
@@ -208,7 +208,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def is_completing() -> bool:
-    """Whether a shell asks what may stand where its user pressed the tab key."""
+    """Returns whether a shell asks for completions."""
     return _COMPLETES in os.environ
 
 
@@ -352,14 +352,14 @@ def _names_by_key() -> dict[str, tuple[str, ...]]:
 def _sections_help() -> str:
     """The sections of a config, a line each."""
     wide = max(map(len, SECTIONS))
-    said = {name.rstrip(".") or "seed": says(section) for name, section in SECTIONS.items()}
-    lines = [f"  {name:<{wide}}  {meaning}" for name, meaning in said.items()]
+    meanings = {name.rstrip(".") or "seed": says(section) for name, section in SECTIONS.items()}
+    lines = [f"  {name:<{wide}}  {meaning}" for name, meaning in meanings.items()]
     head = "options of a config, given as --config.KEY=VALUE; --help=SECTION lists them:"
     return "\n".join([head, *lines])
 
 
 def _help_on(name: str) -> str:
-    """What a section of options or an option means, with defaults; the file may have other values.
+    """Explains a section of options or an option, with defaults; the file may have other values.
 
     Raises:
       InvalidInput: there is none of that name.

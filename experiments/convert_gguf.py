@@ -37,13 +37,13 @@ def main(argv: list[str]) -> None:
     from transformer_jax.interop import from_huggingface, to_huggingface
 
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    their_model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
     exported = to_huggingface(
-        *from_huggingface(theirs),
+        *from_huggingface(their_model),
         out,
-        architecture=type(theirs).__name__,
-        settings={name: getattr(theirs.config, name, None) for name in special},
+        architecture=type(their_model).__name__,
+        settings={name: getattr(their_model.config, name, None) for name in special},
     )
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**source)
     tokenizer.save_pretrained(out)

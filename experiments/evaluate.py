@@ -89,9 +89,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     for name in config.evaluation.metrics:
         if name not in means:
             why = "of the finished run" if name in asked else "needs --allow"
-            there = is_run and arguments.source is None
-            there = there and name in directory.evaluation().get(arguments.split, {})
-            print(f"{name}: not measured here, {why}{'; evaluation.json has it' * there}")
+            is_stored = is_run and arguments.source is None
+            is_stored = is_stored and name in directory.evaluation().get(arguments.split, {})
+            print(f"{name}: not measured here, {why}{'; evaluation.json has it' * is_stored}")
     print("  ".join(f"{name} {value}" for name, value in protocol.items()))
     if not is_run or arguments.source is not None:
         print(f"data {config.data.source}")

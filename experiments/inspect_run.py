@@ -22,7 +22,7 @@ _MOST_WORDS = 64
 
 
 class Example(NamedTuple):
-    """What a model is given to be looked at.
+    """Input that is inspected.
 
     Attributes:
       inputs: keyword arguments of a call, of one example [1, ...].
@@ -79,8 +79,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     if arguments.sites:
         values = capture(run.model, run.params, seen.inputs, *arguments.sites.split(","))
         arrays |= {name: np.asarray(value[0], np.float32) for name, value in values.items()}
-    there = sites_of(run.model, run.params, seen.inputs)
-    has_attention = any(name.endswith(".weights") for name in there)
+    sites = sites_of(run.model, run.params, seen.inputs)
+    has_attention = any(name.endswith(".weights") for name in sites)
     maps, told_of = {}, {}
     if has_attention or not arguments.sites:
         maps = attention_maps(run.model, run.params, seen.inputs)
@@ -114,24 +114,24 @@ def _figures_of(weights: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {"entropy": None, "heads_alike": None}
     similarity = np.asarray(inspection.head_similarity(weights))
     others = similarity[~np.eye(len(similarity), dtype=bool)]
-    told = {
+    facts = {
         "entropy": inspection.mean_entropy(weights).tolist(),
         "heads_alike": float(others.mean()) if others.size else None,
     }
     entropy = np.asarray(inspection.attention_entropy(weights)[0])
-    return {"entropy": entropy, "head_similarity": similarity}, told
+    return {"entropy": entropy, "head_similarity": similarity}, facts
 
 
-def _in_words(told: dict[str, Any]) -> str:
-    if told["entropy"] is None:
+def _in_words(facts: dict[str, Any]) -> str:
+    if facts["entropy"] is None:
         return "no entropy: its weights are no distribution over the keys"
-    by_head, alike = ", ".join(f"{e:.2f}" for e in told["entropy"]), told["heads_alike"]
+    by_head, alike = ", ".join(f"{e:.2f}" for e in facts["entropy"]), facts["heads_alike"]
     likeness = "" if alike is None else f"; heads alike {alike:.2f} (1: the same)"
     return f"entropy by head {by_head} nats{likeness}"
 
 
 def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Example:
-    """What is looked at: a prompt as the model reads it, or an example of its data."""
+    """Returns the inspected input: a prompt as the model reads it, or an example of its data."""
     task = run.config.data.task
     from_data = task in ("image_classification", "vector_classification")
     if from_data:
@@ -193,7 +193,7 @@ def _pair(run: Any, prompt: str) -> Example:
 
 
 def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
-    """What tokens are called: special ones by their purpose."""
+    """Returns names of tokens; special ones by their purpose."""
     from transformer_jax.data.special_tokens import special_tokens
 
     *numbers, _ = specials = special_tokens(tokenizer)

@@ -89,7 +89,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _parser() -> Parser:
-    """What the command takes."""
+    """Returns the parser of the command."""
     parser = Parser("plan", __doc__, takes_config=True)
     parser.add_argument(
         *("--device", "--topology"),
@@ -195,7 +195,7 @@ def _described(plan: "Plan") -> list[str]:
 
 
 def _taken(plan: "Plan") -> list[str]:
-    """What the steps beside a plan took, in words."""
+    """Describes the measured steps."""
     if plan.taken is None:
         return []
     times = sorted(plan.taken.seconds)

@@ -145,9 +145,9 @@ def page_of(name: str) -> str:
     if "key" in design:
         heads = (design["key"], "arm", "difference", "interval", "verdict")
         rows = [
-            [f"{value:g}", arm, *_effect(its)]
+            [f"{value:g}", arm, *_effect(optimum)]
             for arm, by_rung in design["arms"].items()
-            for value, its in zip(design["values"], by_rung, strict=True)
+            for value, optimum in zip(design["values"], by_rung, strict=True)
         ]
     elif design["target"] is not None:
         heads = ("arm", "runs that solve it", "median updates", "verdict")
@@ -156,8 +156,8 @@ def page_of(name: str) -> str:
         base = design["base"]
         rows = [[base, _score(design["values"][base]), "base", "", ""]]
         rows += [
-            [arm, _score(design["values"][arm]), *_effect(its)]
-            for arm, its in design["verdicts"].items()
+            [arm, _score(design["values"][arm]), *_effect(optimum)]
+            for arm, optimum in design["verdicts"].items()
         ]
     parts.append(tables.as_markdown(heads, rows).strip())
     if design["target"] is None:  # a difference of means would describe no run
@@ -190,16 +190,20 @@ def _score(value: Mapping[str, Any]) -> str:
     return f"{value['mean']:.4f} ± {'–' if deviation is None else f'{deviation:.4f}'}"
 
 
-def _effect(its: Mapping[str, Any]) -> list[str]:
-    words = its["words"].removesuffix(UNTUNED)
-    return [tables.signed(its.get("mean")), tables.spell_interval(its.get("interval")), words]
+def _effect(verdict: Mapping[str, Any]) -> list[str]:
+    words = verdict["words"].removesuffix(UNTUNED)
+    return [
+        tables.signed(verdict.get("mean")),
+        tables.spell_interval(verdict.get("interval")),
+        words,
+    ]
 
 
 def _solved_rows(design: Mapping[str, Any]) -> tables.Rows:
     counts = {
-        arm: (*its["solved"], *its["updates"])
-        for arm, its in design["verdicts"].items()
-        if "solved" in its
+        arm: (*found["solved"], *found["updates"])
+        for arm, found in design["verdicts"].items()
+        if "solved" in found
     }
     if not counts:
         return []

@@ -103,18 +103,18 @@ def _show(argv: list[str]) -> dict[str, Any]:
     path = _run_of(parser.read(argv).run)
     facts = facts_of(path, path)
     directory = RunDirectory(path)
-    said = stated(flatten(directory.config()))
+    options = stated(flatten(directory.config()))
     step, steps = facts["step"], facts["training.steps"]
     last_seen = f"{facts['status']}, step {step:,} of {steps:,}, {facts['when']}"
     print(f"{path}: {harmless(last_seen)}")
     print(f"parameters  {spell(facts['parameters'])}")
-    for key, value in said.items():
+    for key, value in options.items():
         print(f"config      {harmless(f'{key}={value}')}")
     scores = directory.evaluation()
     for split in [name for name in ("validation", "test") if name in scores]:
         numbers = {harmless(n): value for n, value in scores[split].items() if is_number(value)}
         print(f"{split:<10}  {', '.join(f'{n} {spell(value)}' for n, value in numbers.items())}")
-    return {"run": str(path), "status": facts["status"], "config": said, "evaluation": scores}
+    return {"run": str(path), "status": facts["status"], "config": options, "evaluation": scores}
 
 
 def _tail(argv: list[str]) -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ def _diff(argv: list[str]) -> dict[str, Any]:
     paths = [_run_of(name) for name in parser.read(argv).runs]
     facts = [facts_of(path, path) for path in paths]
     differences = {
-        key: [its.get(key) for its in facts]
+        key: [run_facts.get(key) for run_facts in facts]
         for key in dict.fromkeys([*facts[0], *facts[1]])
         if facts[0].get(key) != facts[1].get(key) and key not in ("run", "when")
     }
@@ -204,7 +204,7 @@ def _mebibytes(size: int) -> str:
 
 
 def _agrees(question: str) -> bool:
-    """Whether whoever sits at the terminal says yes; no without one."""
+    """Returns whether the person at the terminal says yes; False without a terminal."""
     with contextlib.suppress(EOFError):
         return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
     return False

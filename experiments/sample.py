@@ -54,12 +54,12 @@ def main(argv: list[str]) -> dict[str, str]:
             f"--prompt={options['prompt']!r}: expected at least one token; the tokenizer of this "
             "run finds none"
         )
-    said, run = [], to_write(run, run.sharding)
+    answers, run = [], to_write(run, run.sharding)
     for piece in demonstration.answer(run, **options):
         print(piece, end="", flush=True)
-        said.append(piece)
+        answers.append(piece)
     print()
-    return {"prompt": arguments.prompt, "answer": "".join(said)}
+    return {"prompt": arguments.prompt, "answer": "".join(answers)}
 
 
 if __name__ == "__main__":

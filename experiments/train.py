@@ -56,9 +56,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
-    kept = ("workdir", "extend", "profile", "dry_run")
-    if arguments.fast and any(getattr(arguments, name) for name in kept):
-        raise InvalidInput(f"--fast keeps nothing: not with {', '.join(f'--{n}' for n in kept)}")
+    fields = ("workdir", "extend", "profile", "dry_run")
+    if arguments.fast and any(getattr(arguments, name) for name in fields):
+        raise InvalidInput(f"--fast keeps nothing: not with {', '.join(f'--{n}' for n in fields)}")
     if arguments.extend and (arguments.dry_run or not arguments.workdir):
         raise InvalidInput("--extend: say with --workdir which run goes on; not with --dry_run")
     if arguments.fast:
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _once(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a run of two updates that does everything that a long one does."""
+    """Returns changes for a run of two updates that does everything a long one does."""
     every = ("evaluation", "logging", "checkpoint", "hooks")
     warmup = "schedule.warmup_steps"
     most = 0 if flat["schedule.name"] in ENDING else 1  # its end takes updates too
@@ -95,7 +95,7 @@ def _train(arguments: Namespace) -> dict[str, Any]:
         from transformer_jax.training.extension import extension_of
 
         extension = extension_of(arguments.config, directory, arguments.across_numerics)
-        for line in extension.told():
+        for line in extension.described():
             print(f"extend {line}")
     else:
         directory.refuse_other_config(arguments.config)

@@ -170,7 +170,7 @@ def _change(text: str) -> dict[str, str]:
 
 
 def told_of(outcome: dict[str, Any]) -> str:
-    """What came of a try, in two lines."""
+    """Describes the result of a try in two lines."""
     low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in outcome["interval"])
     change = ",".join(f"{key}={value}" for key, value in outcome["change"].items())
     seen = outcome["estimate"] if outcome["estimate"] is not None else outcome.get("screening")
@@ -193,11 +193,11 @@ def _show(journal: Any) -> dict[str, Any]:
     if journal.begun is None:
         raise InvalidInput(f"--base={journal.path}: nothing has begun there")
     base, rows = journal.base(), []
-    for each in journal.tries():
-        began = {"try": each.number, "change": each.change, "outcome": "unfinished"}
-        rows.append({**(each.ended or began), "metric": _metric_of(journal)})
-        unfinished = f"unfinished  try {each.number}: {spelled(each.change)}"
-        print(told_of(rows[-1]) if each.ended else unfinished)
+    for attempt in journal.tries():
+        began = {"try": attempt.number, "change": attempt.change, "outcome": "unfinished"}
+        rows.append({**(attempt.ended or began), "metric": _metric_of(journal)})
+        unfinished = f"unfinished  try {attempt.number}: {spelled(attempt.change)}"
+        print(told_of(rows[-1]) if attempt.ended else unfinished)
     print(f"kept so far: {spelled(base) or 'nothing'}")
     return {"base": base, "tries": rows, "level_left": journal.level_left()}
 

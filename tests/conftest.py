@@ -147,7 +147,7 @@ def _forget_programs():
 
 @pytest.fixture(autouse=True)
 def _as_users_compile(request, monkeypatch):
-    """What is marked `as_user` starts commands that are compiled as a user's are."""
+    """Tests marked `as_user` start commands that are compiled as a user's are."""
     if request.node.get_closest_marker("as_user"):
         surroundings()  # this process goes on with what it was compiled with
         monkeypatch.delenv("XLA_FLAGS")

@@ -263,7 +263,7 @@ def test_padding_of_a_source_equals_a_shorter_source(case):
 
 
 def test_logits_of_a_part_are_a_part_of_the_logits(case):
-    """What an objective reads: hidden vectors, and `project` of any of them."""
+    """The objective's input: hidden vectors, and `project` of any of them."""
 
     @jax.jit
     def logits_of_a_part(params):
@@ -346,7 +346,7 @@ def test_greedy_writing_takes_the_likeliest_token_each_time():
 
 
 def test_places_that_are_not_written_yet_are_not_read():
-    """Of a decoder that looks ahead the text so far is all that there is."""
+    """A decoder that looks ahead has only the text so far."""
     model = EncoderDecoder.of(**TEXT, mask="unmasked")
     flat = flatten_dict(random_params(model))
     # Biases would make one token the likeliest everywhere.

@@ -1,4 +1,4 @@
-"""What simple methods reach, and what a base has to beat before a study says anything.
+"""Simple methods, and the gate that a base has to pass before a study says anything.
 
 The linear model and its features are compared with scikit-learn in test_oracles.
 """
@@ -80,7 +80,7 @@ def test_labels_are_scored_by_the_majority_a_linear_model_and_neighbours():
 
 
 def test_sequences_of_vectors_end_where_they_end(tmp_path):
-    """What stands beyond the end of a sequence is not read."""
+    """Values beyond the end of a sequence are not read."""
     rng = np.random.default_rng(2)
     lengths = rng.integers(2, 6, 300)
     labels = (np.arange(300) % 2).astype(np.int64)

@@ -81,7 +81,7 @@ def test_a_cell_that_is_tried_again_is_told_when_its_job_ends(tmp_path, monkeypa
 
 @pytest.mark.oracle
 def test_ctrl_c_saves_the_cells_of_local_jobs(tmp_path):
-    """Of a terminal it reaches the jobs too, and submitit's process, which would kill them."""
+    """A terminal's signal reaches the jobs too, and submitit's process, which would kill them."""
     process = start_command(
         *("ablate", f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1"),
         *(f"--workdir={tmp_path / 's'}", "--config.training.steps=100000"),
@@ -143,7 +143,7 @@ def test_a_job_that_dies_loses_its_cells_and_no_others(tmp_path):
 
 @pytest.mark.oracle
 def test_the_batch_script_is_slurms(tmp_path, monkeypatch):
-    """What submitit would hand to sbatch, with a Slurm that is only a name in PATH."""
+    """Runs what submitit would hand to sbatch, with a Slurm that is only a name in PATH."""
     for name in ("srun", "sbatch"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
         (tmp_path / name).chmod(0o755)

@@ -105,7 +105,7 @@ def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
 
 
 def _told(verb, *arguments):
-    """What a program reads: one line of JSON, whatever people are told beside it."""
+    """Returns a program's input: one line of JSON; people's text goes to standard error."""
     done = attempt(verb, *arguments, "--json")
     (line,) = done.stdout.splitlines()
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What each component computes, against loops in float64 and literal numbers."""
+"""Each component against loops in float64 and literal numbers."""
 
 import dataclasses
 import functools
@@ -530,7 +530,7 @@ def test_diff_transformer_knows_its_layer_and_wants_pairs():
 @pytest.mark.parametrize(("length", "size"), [(5, 1), (5, 2), (8, 2), (5, 3), (13, 3)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_local_attention_is_softmax_attention_under_the_same_window(rng, length, causal, size):
-    """To rounding, with documents apart and gradients, whatever the length's rest by the window."""
+    """Equal to rounding, with documents and gradients, for every length modulo the window."""
     rule = (Window(size) & Causal()) if causal else Window(size)
     query, key, value = (
         jnp.asarray(rng.normal(size=(2, 4, length, features)), jnp.float32)

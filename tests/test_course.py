@@ -93,7 +93,7 @@ def test_every_known_mistake_is_named(name):
     for told, mistake in solution.MISTAKES[name].items():
         found = solution._check(name, mistake, cases)
         assert not found.right
-        assert found.told.startswith(told)
+        assert found.message.startswith(told)
     assert solution._check(name, getattr(solution, name), cases).right
 
 

@@ -1,4 +1,4 @@
-"""What a researcher types, and what they get: names, short runs, words of other tools."""
+"""A researcher's commands: names, short runs, words of other tools."""
 
 import dataclasses
 import datetime
@@ -219,7 +219,7 @@ def test_help_is_short_and_says_more_of_what_is_asked():
 
 
 def completed(line, tmp_path):
-    """What a shell is told where the tab key is pressed at the end of a line."""
+    """Returns what a shell completes at the end of a line."""
     told = tmp_path / "told"
     asked = {
         **{

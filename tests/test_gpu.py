@@ -33,7 +33,7 @@ RULES = {
 
 
 def distance(ours, theirs):
-    """Of the norm of what is right."""
+    """Returns the error relative to the norm of the right value."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
 

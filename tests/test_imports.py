@@ -313,3 +313,14 @@ def test_every_file_says_what_it_is():
     for path in sources(PACKAGE):
         tree = ast.parse(path.read_text())
         assert ast.get_docstring(tree), path
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    clause = re.compile(r"(What|Whether|How|Where|Which|Who|That|Of)\b")
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for folder in ("transformer_jax", "experiments", "configs", "tests", "examples"):
+        for path in sources(ROOT / folder):
+            for node in ast.walk(ast.parse(path.read_text())):
+                text = ast.get_docstring(node) if isinstance(node, kinds) else None
+                line = getattr(node, "lineno", 1)
+                assert not clause.match(text or ""), f"{path}:{line}: {text}"

@@ -1,4 +1,4 @@
-"""What inspection shows is what the model computed, and what calculus says of it."""
+"""Inspection shows what the model computed, checked by calculus."""
 
 import functools
 
@@ -54,7 +54,7 @@ def test_maps_are_the_weights_of_each_layer(decoder):
 
 
 def test_maps_are_whole_where_a_variant_mixes_values_itself():
-    """Of local attention not its blocks, of fused attention what its kernels never hold."""
+    """Local attention has no weights of its blocks, fused attention none of its kernels."""
     window = {"mask": "window", "mask_options": {"size": 2}}
     tokens = jnp.arange(128).reshape(1, 128) % 11
     for variant, length, options in (("local", 11, window), ("fused", 128, {})):

@@ -210,7 +210,7 @@ def test_a_folder_of_theirs_and_back_again(torch, theirs, rng, tmp_path):
 
 
 def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tmp_path):
-    """What the config makes computes the same from the same parameters, for every architecture."""
+    """A model of the config computes the same from the same parameters, for every architecture."""
     from transformer_jax import config_from_huggingface, from_huggingface
     from transformer_jax.training.build import make_model
 
@@ -253,7 +253,7 @@ def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):
 
 @pytest.mark.parametrize("name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"])
 def test_a_sentence_is_answered_as_their_generate_answers_it(torch, name, tmp_path):
-    """What stands around a source, what writing begins with, and where it ends."""
+    """Tokens around a source, the first token of an answer, and the last."""
     import transformers
 
     from transformer_jax import load_run

@@ -211,7 +211,7 @@ def test_the_sides_of_an_encoder_decoder_know_which_they_are():
 
 
 def test_whole_branches_are_left_out_by_example_and_kept_in_the_mean():
-    """Of 4,000 examples a quarter lose their branch; the others' grow by 4/3."""
+    """A quarter of 4,000 examples lose their branch; the others' grow by 4/3."""
     block = PreNorm(
         attention=lambda name: lambda hidden, **_: jnp.ones_like(hidden),
         feed_forward=lambda name: lambda hidden: jnp.zeros_like(hidden),

@@ -1,4 +1,4 @@
-"""What was mailed may hold links: nothing outside a run's or a study's folder is touched or read."""
+"""Links in received runs: nothing outside a run's or a study's folder is touched or read."""
 
 import errno
 import json

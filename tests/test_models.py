@@ -1,4 +1,4 @@
-"""What is special to the decoder: its initial values, its layers, and what it refuses."""
+"""The decoder: its initial values, its layers, and what it refuses."""
 
 import math
 

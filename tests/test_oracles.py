@@ -306,7 +306,7 @@ GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "z", "n")}
 
 
 def params_of_cell(theirs, cell, direction="l0"):
-    """What flax's cell calls the parameters of one layer and direction of torch's."""
+    """Returns flax's names for the parameters of one layer and direction of torch's."""
     state = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
     inward, hidden = state[f"weight_ih_{direction}"], state[f"weight_hh_{direction}"]
     bias_i, bias_h = state[f"bias_ih_{direction}"], state[f"bias_hh_{direction}"]

@@ -89,7 +89,7 @@ def test_code_that_changed_since_the_run_began_is_named(folder, capsys):
 
 
 def test_what_an_own_file_imports_is_a_part_of_its_code(folder):
-    """Of the user's: the cell of a study is another where a helper changed."""
+    """The cell of a study changes if a helper of the user's component changes."""
     deep = folder / "mine" / "inner"
     deep.mkdir(parents=True)
     for folder_of in (deep, deep.parent):

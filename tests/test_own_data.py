@@ -288,7 +288,7 @@ def test_wrong_options_of_a_task_are_refused(folder, changes, words):
 
 
 def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
-    """What may be seen follows from the task: its targets are the next inputs, unless it says."""
+    """Causality follows from the task: its targets are the next inputs, unless it says otherwise."""
     net = (ROOT / "tests" / "own_components" / "architecture.py").read_text()
     net = net.replace('padding="CAUSAL"', 'padding="SAME"').replace("Mine", "Leak")
     (folder / "own_leak.py").write_text(net)

@@ -1,4 +1,4 @@
-"""What a step would need: counted from the compiled program, and refused before a run begins."""
+"""Plans of a step: counted from the compiled program, and refused before a run begins."""
 
 import json
 import math

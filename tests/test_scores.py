@@ -101,7 +101,7 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
 
 
 def test_the_best_of_ten_asked_alone_is_one_of_ten(tmp_path, rng, monkeypatch):
-    """Of ten arms without an effect some looks good; asked again alone it had .08 of false words."""
+    """Some of ten arms without an effect looks good; asked again alone it had .08 of false words."""
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # a search that takes long
     false, studies = 0, 60
     for study in range(studies):

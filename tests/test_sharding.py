@@ -205,7 +205,7 @@ def test_what_a_mesh_leaves_idle_or_whole_is_told(monkeypatch):
 
 
 def on_eight(*cases):
-    """What `tests.meshes` says of cases, by name."""
+    """Returns results of `tests.meshes` by the name of the case."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.meshes", *cases],
         cwd=ROOT,

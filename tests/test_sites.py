@@ -70,7 +70,7 @@ def test_values_have_the_shapes_that_the_table_says():
 
 
 def test_what_is_captured_is_what_the_model_computes_with(taken):
-    """From query, key and value to what heads take, from there to the stream, and to the logits."""
+    """Sites from query, key and value over the heads and the stream to the logits."""
     model, params, inputs = taken("decoder")
     seen = capture(model, params, inputs, "*")
     at = "block_1.attention."

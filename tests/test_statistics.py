@@ -70,7 +70,7 @@ def test_equal_differences_have_no_spread():
 
 @pytest.mark.parametrize("items", [10, 100, 444, 2117])
 def test_one_more_right_answer_in_every_seed_is_no_evidence(items):
-    """What rounding leaves of (k + 1) / N - k / N is no spread of seeds."""
+    """Rounding errors of (k + 1) / N - k / N are no spread of seeds."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         right = rng.integers(0, items, 5)
@@ -275,7 +275,7 @@ def test_no_more_than_one_study_in_twenty_has_any_false_word(arms, count):
 
 @pytest.fixture
 def no_need_of_seeds(monkeypatch):
-    """Where no number of seeds is looked at, none is searched: it takes most of the time."""
+    """No number of seeds is searched if none is looked at: it takes most of the time."""
     monkeypatch.setattr(ours, "seeds_needed", lambda *_: None)
 
 

@@ -336,7 +336,7 @@ def test_only_primary_arms_get_words(tmp_path):
 
 
 def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
-    """Where a score says that it is solved, of the losses that training went through."""
+    """A score that says solved is found among the losses of training."""
     study = load_study(copied(done, tmp_path))
     study.record["sealed"]["target"] = 4.0
     study.record["seal"] = seal_of(study.record["sealed"])

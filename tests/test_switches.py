@@ -1,4 +1,4 @@
-"""What the course's questions switch on and off does what it says, and nothing else."""
+"""Switches of the course's questions do what they say, and nothing else."""
 
 import jax
 import numpy as np

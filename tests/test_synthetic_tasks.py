@@ -245,7 +245,7 @@ def test_what_was_written_is_read():
 
 @pytest.mark.parametrize(("length", "is_refused"), [(9, False), (10, True)])
 def test_a_prefix_may_show_the_source_and_no_answer(length, is_refused):
-    """Of 16 tokens 8 are copied, a separator behind them: the first answer is the tenth input."""
+    """Copying 8 of 16 tokens, with a separator behind them: the first answer is the tenth input."""
     asked = {"model__mask": "prefix", "model__mask_options__length": length}
     config = tiny_config(
         data__task="synthetic", data__source="copy", data__length=16, model__max_length=16, **asked

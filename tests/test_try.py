@@ -140,7 +140,7 @@ def begun(folder, **facts):
 
 
 def referee_of(journal, effects, rng, clock=None):
-    """What a change does is looked up by its learning rate; runs are kept as cells are."""
+    """Finds a change's effect by its learning rate; runs are kept as cells are."""
     runs = {}
 
     def pairs_of(this):

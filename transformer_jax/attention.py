@@ -342,7 +342,7 @@ def split_heads(flat: Array, heads: int) -> Array:
 
 
 class AttentionCall(NamedTuple):
-    """What a variant of attention may know of the call, besides queries, keys and values.
+    """Context of an attention call, besides queries, keys and values.
 
     Attributes:
       inputs: [..., L, D], what the layer reads.
@@ -386,7 +386,7 @@ class AttentionVariant(nn.Module):
     takes_groups: ClassVar[bool] = False
 
     def keeps_state(self, call: AttentionCall) -> bool:
-        """Whether it reads on from a state of its own, and needs no earlier keys and values."""
+        """Returns whether it keeps a recurrent state instead of earlier keys and values."""
         return False
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
@@ -416,8 +416,8 @@ class SoftmaxAttention(AttentionVariant):
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         mask_HLM, bias_HLM = call.dense(query, key)
-        told = {"scale": call.scale, "soft_cap": self.soft_cap}
-        return attention_weights(query, key, mask_HLM, bias_HLM, **told)
+        options = {"scale": call.scale, "soft_cap": self.soft_cap}
+        return attention_weights(query, key, mask_HLM, bias_HLM, **options)
 
 
 def dense_terms(

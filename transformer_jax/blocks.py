@@ -26,7 +26,7 @@ Carry = dict[str, Any]  # what earlier blocks hand on, by name; the same names i
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a block may need to know besides its input.
+    """Inputs of a block besides the residual stream.
 
     Attributes:
       mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a Mask.
@@ -135,7 +135,7 @@ class Block(nn.Module):
 
     @property
     def kind(self) -> str:
-        """What lets places exchange what they know, "attention" or "mixer"; it names its norm."""
+        """Returns "attention" or "mixer": the name of the layer that mixes positions."""
         return "attention" if self.mixer is None else "mixer"
 
     @nn.nowrap

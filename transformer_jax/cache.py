@@ -1,4 +1,4 @@
-"""What a model keeps of the tokens that it has read, so that the next one is read alone.
+"""Caches of keys, values and recurrent states, for generating token by token.
 
 The keys and values of every layer, and the states of recurrent ones, are variables of the
 collection `cache`. Whoever asks for that collection (`apply(..., mutable=["cache"])`) gets it with
@@ -18,7 +18,7 @@ from jax import Array
 
 
 class CacheSlot(NamedTuple):
-    """Where new tokens stand among those that a cache can hold.
+    """Write positions of new tokens in a cache.
 
     Attributes:
       first: tokens that it holds already, int.
@@ -32,7 +32,7 @@ class CacheSlot(NamedTuple):
 
 
 def uses_cache(module: nn.Module) -> bool:
-    """Whether this call reads and writes a cache."""
+    """Returns whether this call reads and writes a cache."""
     return module.is_mutable_collection("cache") and not module.is_initializing()
 
 
@@ -46,8 +46,8 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
     """
     if not uses_cache(module):
         return None
-    kept = jax.tree.leaves_with_path(module.variables.get("cache", {}))
-    capacity = next((rows.shape[1] for path, rows in kept if _is_by_place(path)), capacity)
+    arrays = jax.tree.leaves_with_path(module.variables.get("cache", {}))
+    capacity = next((rows.shape[1] for path, rows in arrays if _is_by_place(path)), capacity)
     held = module.variable("cache", "length", lambda: jnp.int32(0))
     slot = CacheSlot(held.value, count, capacity)
     held.value = held.value + count
@@ -74,7 +74,7 @@ def with_capacity(cache: Any, capacity: int) -> Any:
 
 
 def _is_by_place(path: tuple) -> bool:
-    """Whether an array of a cache has a row for each token; states have not, nor has the count."""
+    """Returns whether a cache array has a row per token; states and the count have not."""
     return getattr(path[-1], "key", None) in ("keys", "values")  # states may be tuples
 
 
@@ -96,10 +96,10 @@ def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | 
     *leading, count, features = new.shape
     rows = math.prod(leading)
     shape = (rows, slot.capacity, features)
-    kept: Any = module.variable("cache", name, jnp.zeros, shape, new.dtype)
+    variable: Any = module.variable("cache", name, jnp.zeros, shape, new.dtype)
     flat = new.reshape(rows, count, features)
-    kept.value = jax.lax.dynamic_update_slice_in_dim(kept.value, flat, slot.first, axis=1)
-    return kept.value.reshape(*leading, slot.capacity, features)
+    variable.value = jax.lax.dynamic_update_slice_in_dim(variable.value, flat, slot.first, axis=1)
+    return variable.value.reshape(*leading, slot.capacity, features)
 
 
 def kept_state(module: nn.Module, layer: int, reads_on: bool, otherwise: Any = None) -> Any:

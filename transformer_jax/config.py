@@ -84,117 +84,101 @@ TokenizerName = Annotated[
 
 
 class Run:
-    """What all of a run shares."""
+    """Options of the whole run."""
 
-    seed: Annotated[
-        Seed,
-        Doc("Draws initial values, data order and dropout."),
-    ] = 0
+    seed: Annotated[Seed, Doc("Seed of initial values, data order and dropout.")] = 0
 
 
 class Seeds:
     """Seeds of one thing alone, in the place of `seed`."""
 
-    initial: Annotated[
-        Seed | None,
-        Doc("Draws initial values; None: `seed` does."),
-    ] = None
+    initial: Annotated[Seed | None, Doc("Seed of the initial values; `seed` if None.")] = None
 
-    order: Annotated[
-        Seed | None,
-        Doc("Draws the data order; None: `seed` does."),
-    ] = None
+    order: Annotated[Seed | None, Doc("Seed of the data order; `seed` if None.")] = None
 
-    dropout: Annotated[
-        Seed | None,
-        Doc("Draws dropout; None: `seed` does."),
-    ] = None
+    dropout: Annotated[Seed | None, Doc("Seed of dropout; `seed` if None.")] = None
 
 
 class Data:
-    """What is learned from."""
+    """Training and evaluation data."""
 
     task: Annotated[
-        str,
-        Variant("data.tasks:TASKS", "data"),
-        Doc("What an example is, and how it is scored."),
+        str, Variant("data.tasks:TASKS", "data"), Doc("What an example is, and how it is scored.")
     ] = "language_modelling"
 
     source: Annotated[
         Text,
         UserDefined(),
         Doc(
-            "Embedded data, or a path. By task: language modelling, masked or not: shakespeare, "
-            "movie_snippets; a text file, a folder of .txt files, or a folder of shards made by "
-            "`python -m experiments.make_shards`; synthetic: copy, reverse, recall, agreement, "
-            "markov, modular_addition; made up, with a best loss that is known; translation: "
-            "tatoeba_en_es; a .tsv or .csv file of sentence pairs, without a header; "
-            "text_classification: movie_snippets; a .tsv or .csv file with the columns text and "
-            "label, and text_pair where two texts are judged together; image_classification: "
-            "digits, fashion_mnist; an .npz file, a folder of IDX files, of CIFAR-10's binary "
-            "version, or with a folder of pictures for each class; vector_classification: an .npz "
-            "file with vectors [N, L, F] and labels [N]."
+            "Name of embedded data, or a path. language_modelling and "
+            "masked_language_modelling: shakespeare, movie_snippets; a text file, a folder of "
+            ".txt files, or shards made by `python -m experiments.make_shards`. Synthetic tasks "
+            "with a known best loss: copy, reverse, recall, agreement, markov, "
+            "modular_addition. translation: tatoeba_en_es; a .tsv or .csv file of sentence "
+            "pairs without a header. text_classification: movie_snippets; a .tsv or .csv file "
+            "with the columns text and label, and text_pair for pairs of texts. "
+            "image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, "
+            "CIFAR-10's binary version, or a folder with a folder of pictures per class. "
+            "vector_classification: an .npz file with vectors [N, L, F] and labels [N]."
         ),
     ] = "shakespeare"
 
     tokenizer: Annotated[
         TokenizerName,
         Doc(
-            "What a token is. A tokenizer.json is a run's, or one of Hugging Face; shards bring "
-            "their own."
+            "Tokenizer. A tokenizer.json is that of a run or of Hugging Face. Shards have their "
+            "own."
         ),
     ] = "char"
 
     vocab_size: Annotated[
         Annotated[int, Ge(257)],
         Doc(
-            "Tokens of a bpe or word tokenizer, which is trained on the training split (of a text "
-            "that is cut by tokens on as large a share of its bytes); the special ones that some "
-            "tasks need (end of a text, mask) come beside them."
+            "Vocabulary size of a bpe or word tokenizer, which is trained on the training "
+            "split. Special tokens that some tasks need (end, mask) are added."
         ),
     ] = 4096
 
     document_separator: Annotated[
         Annotated[str, Form("a string", "<|endoftext|>")] | None,
         Doc(
-            "Line that ends a document ('' is an empty line); None: each file is a document. "
-            "Shards have to be made with the same one."
+            "Line that ends a document ('' is an empty line), or None if each file is a "
+            "document. Shards must be made with the same one."
         ),
     ] = None
 
     separate_documents: Annotated[
-        Switch,
-        Doc("Whether documents in one window neither see nor predict each other."),
+        Switch, Doc("Documents in one window neither attend to nor predict each other.")
     ] = False
 
     splits: Annotated[
         Splits,
         Doc(
-            "Shares for train, validation and test. A text is cut in its order, rows and images "
-            "are drawn at random (a sentence with several translations as one). A source's own "
-            "test set stays the test set, and validation is drawn from the rest."
+            "Shares of the training, validation and test split. Texts are split in order, rows "
+            "and images at random (translations of one sentence together). If the source has a "
+            "test set, validation is drawn from the rest."
         ),
     ] = (0.9, 0.05, 0.05)
 
     split_seed: Annotated[
         Natural,
         Doc(
-            "Another seed draws other rows for the splits. Not part of `seed`, so that runs with "
-            "other seeds are scored on the same examples."
+            "Seed of the random split. Not part of `seed`, so that runs with other seeds are "
+            "evaluated on the same examples."
         ),
     ] = 0
 
     train_examples: Annotated[
         Count | None,
         Doc(
-            "How many examples of the training split a classifier learns from, fewer being among "
-            "more; None: all."
+            "Number of labelled training examples, or None for all; a smaller set is part of a "
+            "larger one."
         ),
     ] = None
 
     length: Annotated[
         Annotated[int, Ge(2)],
-        Doc("Tokens that the model sees at once, L, special ones included."),
+        Doc("Length of the model's input in tokens, L, special tokens included."),
     ] = 64
 
 
@@ -205,8 +189,8 @@ class Model(ModelOptions):
         str,
         Variant("models:MODELS", "model"),
         Doc(
-            "The task says which of them fit. Your own class gets the options of the model that it "
-            "has a field for; its other fields are options too."
+            "Architecture; the task decides which ones are possible. A class of your own gets "
+            "the model options that it has fields for, and its other fields are options too."
         ),
     ] = "decoder"
 
@@ -214,67 +198,62 @@ class Model(ModelOptions):
         Literal["decoder", "encoder"] | None,
         Doc(
             "Chooses the width of a recurrent architecture so that it has as many parameters as "
-            "this one with the same options; None: width is taken as it is."
+            "this architecture with the same options; None leaves the width."
         ),
     ] = None
 
     max_length: Annotated[
         Count,
-        Doc(
-            "Longest input that the model can take, in tokens; at least data.length. Data whose "
-            "sequences have a length of their own says so, and it is taken."
-        ),
+        Doc("Longest possible input in tokens, at least data.length."),
     ] = SameAs("data.length")  # ty: ignore
 
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         Doc(
             "Precision of the computation. Parameters, optimizer, softmax, norms and loss are "
-            "float32 in any case. There is no float8."
+            "always float32."
         ),
     ] = "float32"
 
 
 class Mesh:
-    """How many devices share the work, and how. A mesh changes the order of sums and nothing else,
+    """Number of devices per axis of the mesh. A mesh changes the order of sums and nothing else,
     so a run may go on with another one.
     """
 
     data: Annotated[
         MeshSize,
-        Doc("Devices that each take a part of the batch; -1: as many as the other axes leave."),
+        Doc("Devices that each take a part of the batch; -1 means all that the other axes leave."),
     ] = 1
 
     fsdp: Annotated[
         MeshSize,
         Doc(
-            "Devices that each take a part of the batch too, and keep a part of every large array "
-            "of parameters and optimizer."
+            "Devices that each take a part of the batch, and keep a part of every large array "
+            "of parameters and optimizer state."
         ),
     ] = 1
 
     tensor: Annotated[
-        MeshSize,
-        Doc("Devices that each have some of the heads and of the hidden features."),
+        MeshSize, Doc("Devices that each have some heads and some hidden features.")
     ] = 1
 
     sequence: Annotated[
-        MeshSize,
-        Doc("Devices that each have some places of the text."),
+        MeshSize, Doc("Devices that each have some positions of each sequence.")
     ] = 1
 
     rules: Annotated[
         str,
         Variant("placement:RULES"),
         Doc(
-            "Which arrays are cut, and where; see transformer_jax/sharding.py. A function of your "
-            "own that gives such Rules may take its place."
+            "Rules that divide arrays over the mesh, see transformer_jax/sharding.py, or "
+            "MODULE:NAME of a function that returns such Rules."
         ),
     ] = "default"
 
 
 class Initial:
-    """What training starts from, beside freshly drawn values."""
+    """Initial weights, besides freshly drawn values."""
 
     weights: Annotated[
         Annotated[
@@ -284,147 +263,131 @@ class Initial:
         ]
         | None,
         Doc(
-            "Weights for every parameter of the same path and shape. A run's tokenizer has to be "
-            "this one's: give data.tokenizer its file. `--config=FOLDER` takes a Hugging Face "
-            "folder's shapes and tokenizer too."
+            "Weights for every parameter with the same path and shape. The tokenizer must be "
+            "the same: give data.tokenizer the run's tokenizer.json. `--config=FOLDER` also "
+            "takes a Hugging Face folder's shapes and tokenizer."
         ),
     ] = None
 
     word_vectors: Annotated[
         Annotated[str, Predicate(bool), Form("a file of word vectors", "vectors.txt")] | None,
         Doc(
-            "Vectors for the embedding of the words that it holds, in word2vec's text format. "
-            "model.width has to be their size."
+            "Word vectors in word2vec's text format for the embedding of the words that the "
+            "file has. model.width must be their size."
         ),
     ] = None
 
 
 class Training:
-    """How parameters are updated."""
+    """Parameter updates."""
 
-    steps: Annotated[
-        Count,
-        Doc("Optimizer updates."),
-    ] = 2000
+    steps: Annotated[Count, Doc("Number of updates.")] = 2000
 
-    batch_size: Annotated[
-        Count,
-        Doc("Examples in an update, B."),
-    ] = 12
+    batch_size: Annotated[Count, Doc("Examples per update, B.")] = 12
 
     accumulation: Annotated[
         Count,
         Doc(
-            "Parts that a batch is computed in, to save memory; a divisor of batch_size. The "
-            "gradient is that of the whole batch, each part with its own dropout."
+            "Number of parts in which a batch is computed, to save memory; a divisor of "
+            "batch_size. The gradient is that of the whole batch; each part draws its own "
+            "dropout."
         ),
     ] = 1
 
     loss_chunk: Annotated[
         Count | None,
-        Doc(
-            "Places of a text whose logits are made at once, in training and evaluation, to save "
-            "memory; None: all."
-        ),
+        Doc("Number of positions whose logits are made at once, to save memory, or None for all."),
     ] = None
 
     frozen: Annotated[
         ParameterPaths,
-        Doc("Parameters that stay as they start: token_embedding or block_0/attention say."),
+        Doc("Parameters that are not trained, e.g. token_embedding or block_0/attention."),
     ] = ()
 
     weight_ema: Annotated[
         OpenShare | None,
         Doc(
-            "Decay a step of a running mean of the weights, which is evaluated, shown and loaded "
-            "in their place; None: the weights themselves."
+            "Decay per update of an exponential moving average of the weights, which is "
+            "evaluated, sampled from and loaded, or None for the weights themselves."
         ),
     ] = None
 
     clip_norm: Annotated[
         Positive | None,
-        Doc("Largest global norm of the gradient, larger ones are scaled down."),
+        Doc(
+            "Largest global norm of the gradient; a larger gradient is scaled down. None does "
+            "not clip."
+        ),
     ] = 1.0
 
 
 class Objective:
-    """What training makes small. Evaluation is always by cross-entropy."""
+    """The training objective. Evaluation always uses cross-entropy."""
 
     name: Annotated[
-        str,
-        Variant("training.objectives:OBJECTIVES", "objective"),
-        Doc("See docs/catalogue.md."),
+        str, Variant("training.objectives:OBJECTIVES", "objective"), Doc("See docs/catalogue.md.")
     ] = "cross_entropy"
 
 
 class Optimizer:
-    """Which rule makes updates of gradients."""
+    """The optimizer."""
 
     name: Annotated[
-        str,
-        Variant("training.optimizers:OPTIMIZERS", "optimizer"),
-        Doc("See docs/catalogue.md."),
+        str, Variant("training.optimizers:OPTIMIZERS", "optimizer"), Doc("See docs/catalogue.md.")
     ] = "adamw"
 
-    learning_rate: Annotated[
-        TracedPositive,
-        Doc("Peak learning rate."),
-    ] = 0.001
+    learning_rate: Annotated[TracedPositive, Doc("Peak learning rate.")] = 0.001
 
     weight_decay: Annotated[
         TracedNonNegative,
-        Doc("Weight decay, times the learning rate, or in adam and sgd a part of the gradient."),
+        Doc(
+            "Weight decay. It is multiplied with the learning rate; in adam and sgd it is added "
+            "to the gradient."
+        ),
     ] = 0.1
 
     decay_parameters: Annotated[
         tuple[
             Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"], ...
         ],
-        Doc("Names of the parameters that decay."),
+        Doc("Names of the parameters with weight decay."),
     ] = ("kernel", "embedding")
 
     learning_rate_multipliers: Annotated[
-        Multipliers,
-        Doc("Further factors of the learning rate by path; 0 freezes."),
+        Multipliers, Doc("Factors of the learning rate by parameter path; 0 freezes.")
     ] = ()
 
     decay_multipliers: Annotated[
-        Multipliers,
-        Doc("The same for weight decay."),
+        Multipliers, Doc("Factors of the weight decay by parameter path.")
     ] = ()
 
 
 class Schedule:
-    """How the learning rate moves."""
+    """The learning rate schedule."""
 
     name: Annotated[
-        str,
-        Variant("training.schedules:SCHEDULES", "schedule"),
-        Doc("See docs/catalogue.md."),
+        str, Variant("training.schedules:SCHEDULES", "schedule"), Doc("See docs/catalogue.md.")
     ] = "warmup_cosine"
 
 
 class Evaluation:
-    """What is measured; none of it changes a bit of the trained parameters."""
+    """Evaluation. None of it changes a bit of the trained parameters."""
 
     every: Annotated[
         Count,
         Doc(
-            "Updates between evaluations on the validation split. The last update is always "
-            "followed by one, on the validation and the test split."
+            "Updates between evaluations on the validation split. After the last update the "
+            "validation and test splits are evaluated."
         ),
     ] = 500
 
-    batch_size: Annotated[
-        Count,
-        Doc("Windows in an evaluation batch."),
-    ] = 64
+    batch_size: Annotated[Count, Doc("Examples per evaluation batch.")] = 64
 
     stride: Annotated[
         Count | None,
         Doc(
-            "Tokens between the starts of two windows, each token scored once; at most "
-            "data.length, which None takes."
+            "Tokens between the starts of two windows, at most data.length (None). Each token "
+            "is scored once."
         ),
     ] = None
 
@@ -432,14 +395,14 @@ class Evaluation:
         tuple[str, ...],
         Variant("metrics:METRICS"),
         Doc(
-            "What is measured beside loss, accuracy and the task's own scores; see "
-            "docs/catalogue.md. A function of your own is a metric too, MODULE:NAME."
+            "Metrics besides loss, accuracy and the task's own scores, see docs/catalogue.md, "
+            "or MODULE:NAME of your own."
         ),
     ] = ()
 
     target: Annotated[
         Number | None,
-        Doc("Validation loss that the metrics of time ask for, updates_to_target say."),
+        Doc("Validation loss that metrics such as updates_to_target refer to."),
     ] = None
 
 
@@ -451,57 +414,47 @@ class Hooks:
     functions: Annotated[
         tuple[str, ...],
         Variant("training.hooks:HOOKS"),
-        Doc("Which ones, or MODULE:NAME of your own; what they give goes to metrics.jsonl."),
+        Doc("Hooks, or MODULE:NAME of your own; their numbers go to metrics.jsonl."),
     ] = ()
 
     every: Annotated[
-        Count,
-        Doc("Updates between two calls; the last update is always followed by one."),
+        Count, Doc("Updates between two calls; hooks are also called after the last update.")
     ] = 100
 
 
 class Logging:
-    """What is written down; none of it changes a bit of the trained parameters."""
+    """Logging. None of it changes a bit of the trained parameters."""
 
     every: Annotated[
-        Count,
-        Doc("Updates between rows of metrics.jsonl, which hold means since the last row."),
+        Count, Doc("Updates between rows of metrics.jsonl, which are means since the last row.")
     ] = 10
 
     writers: Annotated[
         tuple[Literal["tensorboard", "wandb"], ...],
         Doc(
-            "Where rows go beside metrics.jsonl. They need the extra `trackers`; wandb writes "
-            "offline unless WANDB_MODE says otherwise."
+            "Further destinations of the rows of metrics.jsonl (the extra `trackers`). wandb "
+            "writes offline unless WANDB_MODE is set."
         ),
     ] = ()
 
 
 class Checkpoint:
-    """What is kept; none of it changes a bit of the trained parameters."""
+    """Checkpoints. None of it changes a bit of the trained parameters."""
 
     every: Annotated[
-        Count,
-        Doc("Updates between checkpoints. The last update is always saved."),
+        Count, Doc("Updates between checkpoints. The last update is always saved.")
     ] = 500
 
-    keep: Annotated[
-        Count,
-        Doc("Checkpoints kept, the newest."),
-    ] = 2
+    keep: Annotated[Count, Doc("Number of newest checkpoints that are kept.")] = 2
 
 
 class Sample:
     """The sample at the end; none of it changes a bit of the trained parameters."""
 
-    num_tokens: Annotated[
-        Natural,
-        Doc("Tokens of the sample; 0: none is drawn."),
-    ] = 300
+    num_tokens: Annotated[Natural, Doc("Tokens of the sample; 0 draws none.")] = 300
 
     temperature: Annotated[
-        NonNegative,
-        Doc("Divides the logits; 0 takes the likeliest token."),
+        NonNegative, Doc("Divisor of the logits; 0 takes the likeliest token.")
     ] = 0.8
 
 

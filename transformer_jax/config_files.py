@@ -171,12 +171,12 @@ class ConfigFile:
             raise InvalidInput(f"{self.given}: get_config() gave {kind}, not ConfigDict")
         with self._faults():  # a list that holds a reference, say
             _fill_required(config, overrides)
-            said = flatten(config)
-            problems = import_own({k: v for k, v in said.items() if k not in overrides})
+            flat = flatten(config)
+            problems = import_own({k: v for k, v in flat.items() if k not in overrides})
             # Before defaults are filled in, which would take the place of a dict that stands where
             # a value belongs.
-            changes = {**said, **{key: v for key, v in overrides.items() if key in _CHOICES}}
-            unknown = [unknown_key(key, changes) for key in said if not option_for(key, changes)]
+            changes = {**flat, **{key: v for key, v in overrides.items() if key in _CHOICES}}
+            unknown = [unknown_key(key, changes) for key in flat if not option_for(key, changes)]
             report(problems + unknown)
         return config
 
@@ -212,12 +212,12 @@ def defaults() -> ConfigDict:
 
 def _complete(config: ConfigDict) -> None:
     """Gives every option that a config leaves out its default, or a reference to another value."""
-    said = flatten(config)
+    flat = flatten(config)
     for key, default in DEFAULTS.items():
-        if key not in said and not isinstance(default, SameAs):
+        if key not in flat and not isinstance(default, SameAs):
             _assign(config, key, default)
     for key, default in DEFAULTS.items():
-        if key not in said and isinstance(default, SameAs):
+        if key not in flat and isinstance(default, SameAs):
             *sections, name = default.key.split(".")
             holder = config
             for section in sections:
@@ -301,7 +301,7 @@ def _unset(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, ConfigDi
 
 
 def _line_in(path: str, error: Exception) -> str:
-    """Where in the user's own file an error came from."""
+    """Returns the place in the user's file that an error came from."""
     frames, file = traceback.extract_tb(error.__traceback__), Path(path).absolute()
     lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
     return f" at line {lines[-1]}" if lines else ""
@@ -351,19 +351,19 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
       InvalidInput: no JSON, or a key or a value that this version does not know.
     """
     try:
-        said = flatten(json.loads(text))
+        flat = flatten(json.loads(text))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
-    lost = [key for key in _ALWAYS_STORED if key not in said]
+    lost = [key for key in _ALWAYS_STORED if key not in flat]
     if lost:
         raise InvalidInput(f"{origin}: not a whole config: it has no {', '.join(lost)}")
     if stated is not None:
-        said = {k: v for k, v in said.items() if k in stated or option_for(k, said) is not None}
+        flat = {k: v for k, v in flat.items() if k in stated or option_for(k, flat) is not None}
     try:
-        report(problems_of(said))
+        report(problems_of(flat))
     except InvalidInput as error:
         raise InvalidInput(f"{origin}: not a config of this version\n{error}") from error
-    return ConfigDict(_nested(completed(said))).lock()
+    return ConfigDict(_nested(completed(flat))).lock()
 
 
 def options_of(config: ConfigDict, key: str, letter: str | None = None) -> dict[str, Any]:

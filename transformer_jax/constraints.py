@@ -133,7 +133,7 @@ def _of_attention(flat: Flat) -> Iterator[str]:
 
 
 def _of_mup(flat: Flat) -> Iterator[str]:
-    """What muP is not worked out for."""
+    """Yields options that muP has no scaling rule for."""
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
     attention, mixer = flat["model.attention"], flat["model.mixer"]
     architecture, unlike = flat["model.architecture"], _given(flat, _UNLIKE)

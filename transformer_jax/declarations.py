@@ -55,17 +55,17 @@ class Option:
 
     @property
     def may_be_user_defined(self) -> bool:
-        """Whether MODULE:NAME is allowed."""
+        """Returns whether MODULE:NAME is allowed."""
         return any(isinstance(m, Variant | UserDefined) for m in self._parts[1])
 
     @property
     def is_initial(self) -> bool:
-        """Whether it decides where parameters start, and nothing else."""
+        """Returns whether it decides only where parameters start."""
         return any(isinstance(m, Initial) for m in self._parts[1])
 
     @property
     def is_traced(self) -> bool:
-        """Whether runs that differ in it alone share a compiled training step."""
+        """Returns whether runs that differ only in it share a compiled training step."""
         return any(isinstance(m, Traced) for m in self._parts[1])
 
     @property

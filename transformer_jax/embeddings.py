@@ -1,4 +1,4 @@
-"""From token numbers to vectors, and back to logits."""
+"""Token embeddings, and the projection to logits."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -179,14 +179,14 @@ def generate_with_cache(
 
 
 def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
-    """Whether all that is read, the last new token is not, fits into the model's longest input."""
+    """Returns whether all tokens but the last new one fit into the model's longest input."""
     return min(prompt.shape[-1], max_length) - 1 + num_tokens <= max_length
 
 
 def _prompt_read(
     read: Callable[[Array, Any], tuple[Array, Any]], prompt: Array, num_tokens: int, max_length: int
 ) -> tuple[Array, Any]:
-    """How many tokens were read, all but the last of the prompt, and what was kept, with room."""
+    """Returns the number of tokens read (the prompt but its last) and the cache, with room."""
     begun = prompt[..., -max_length:][..., :-1]
     count = begun.shape[-1]
     return jnp.int32(count), with_capacity(read(begun, {})[1], min(count + num_tokens, max_length))
@@ -201,10 +201,10 @@ def _with_cache(
     """Reads the last token alone; or, from where the context slides, the whole context."""
 
     def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
-        held, kept = cache
+        held, cached = cache
         token = jax.lax.dynamic_slice_in_dim(context, length - 1, 1, axis=-1)
-        logits, kept = read(token, kept)
-        return logits[..., -1, :], (held + 1, kept)
+        logits, cached = read(token, cached)
+        return logits[..., -1, :], (held + 1, cached)
 
     def read_while_it_fits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         still_fits = cache[0] < max_length
@@ -323,7 +323,7 @@ def _advance_text(
 def _reading(
     model: Any, params: Any
 ) -> tuple[Callable[[Array, Any], tuple[Array, Any]] | None, NextLogits]:
-    """How a decoder reads on with what it has kept, None if it keeps nothing; and all from anew."""
+    """Returns a decoder's functions for the next token (or None) and for whole texts."""
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
         return _apply_with_cache(model, params, cache, tokens)
@@ -376,7 +376,7 @@ def generate_after(
 
 
 def _can_cache(model: Any) -> bool:
-    """Whether a model says that what it kept stays right; one of the user's may not say."""
+    """Returns whether a model says that its cache stays valid; a user's model may not say."""
     return hasattr(model, "can_cache") and model.can_cache()
 
 
@@ -384,8 +384,8 @@ def _apply_with_cache(
     model: Any, params: Any, cache: Any, *arguments: Any, **options: Any
 ) -> tuple[Array, Any]:
     variables = {"params": params, "cache": cache}
-    logits, kept = model.apply(variables, *arguments, **options, mutable=["cache"])
-    return logits, kept["cache"]
+    logits, updated = model.apply(variables, *arguments, **options, mutable=["cache"])
+    return logits, updated["cache"]
 
 
 def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:

@@ -1,4 +1,4 @@
-"""Where parameters start.
+"""Initial values of parameters.
 
 A row of INITIALISATIONS gives the initial values of the embeddings and of the three kinds of
 kernels in a block: those of the scores, those inside a branch, and those that write into the

@@ -1,4 +1,4 @@
-"""What goes on inside a model, as arrays: attention maps, hidden vectors, gradients.
+"""Values inside a model: attention maps, hidden vectors, gradients.
 
 Every function takes a Linen module, its parameters and the keyword arguments of a call, and gives
 arrays; `pictures` are drawn elsewhere. What can be looked at, and changed, has a name: sites.SITES.
@@ -62,9 +62,11 @@ def capture(
     Raises:
       InvalidInput: a pattern fits no site of this model; the text names the nearest.
     """
-    there = list(sites_of(model, params, inputs))
-    _refuse_unknown([*patterns, *changes], there, model)
-    sites = [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    known_sites = list(sites_of(model, params, inputs))
+    _refuse_unknown([*patterns, *changes], known_sites, model)
+    sites = [
+        name for name in known_sites if any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
     def values(params: Any) -> list[Array]:
         _, found = _run(model, inputs, changes, params)
@@ -101,10 +103,10 @@ def _by_number(name: str) -> list[tuple[str, int]]:
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _refuse_unknown(patterns: list[str], there: list[str], model: Any) -> None:
+def _refuse_unknown(patterns: list[str], sites: list[str], model: Any) -> None:
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in there):
-            near = get_close_matches(pattern, there, 1, 0) or ["none"]
+        if not any(fnmatchcase(name, pattern) for name in sites):
+            near = get_close_matches(pattern, sites, 1, 0) or ["none"]
             raise InvalidInput(
                 f"{pattern}: {type(model).__name__} has no such site; the nearest is {near[0]}"
             )
@@ -168,7 +170,7 @@ def mean_entropy(weights: Array) -> Array:
 
 
 def are_distributions(weights: Array) -> Array:
-    """Whether rows [..., M] are at least 0 and sum to 1 (within 2 %: bfloat16), or are 0: one bool.
+    """Returns whether rows [..., M] are zero, or at least 0 with sum 1 (within 2 %: bfloat16).
 
     Attention by a sigmoid, or that subtracts one map from another, gives others.
     """
@@ -190,10 +192,10 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
       InvalidInput: the model is no single stack of blocks.
     """
     try:
-        kept = capture(model, params, inputs, "embedded", "block_*.residual")
+        captured = capture(model, params, inputs, "embedded", "block_*.residual")
     except InvalidInput as error:
         raise InvalidInput(f"{type(model).__name__} is no single stack with a block") from error
-    return jnp.stack([kept.pop("embedded"), *kept.values()])
+    return jnp.stack([captured.pop("embedded"), *captured.values()])
 
 
 def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:

@@ -14,9 +14,9 @@ def operations_of(program: Any) -> Any:
 def subprograms(equation: Any) -> Iterator[Any]:
     """Yields the jaxprs inside an operation: the body of a loop, the branches of a choice."""
     for value in equation.params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
-                yield each
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
+                yield part
 
 
 def names_in(program: Any) -> set[str]:

@@ -64,7 +64,7 @@ class Subject:
 
     @property
     def gradients(self) -> Any:
-        """Of both losses, stacked."""
+        """Returns both losses, stacked."""
         return self._differentiated[1]
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Subject:
 
     @functools.cached_property
     def may_see(self) -> np.ndarray:
-        """Which token each place may depend on, [6, 6] bool: each block's mask, and itself."""
+        """Returns the tokens that each position may depend on by the masks, [6, 6] bool."""
         reached = np.eye(_LENGTH, dtype=bool)
         for spec in block_specs(self.model.options):
             mask = mask_of(spec.options, jnp.arange(_LENGTH), True, None)
@@ -181,11 +181,11 @@ def packed_documents_equal_separate_ones(subject: Subject) -> None:
 
 
 def padding_changes_nothing(subject: Subject) -> None:
-    """What stands at padded places changes no bit elsewhere, and all stays finite."""
-    kept = jnp.array([1, 1, 1, 1, 0, 0])
+    """Values at padded positions change no bit elsewhere, and everything stays finite."""
+    is_real = jnp.array([1, 1, 1, 1, 0, 0])
     fillers = jnp.array([0, 5, subject.model.vocab_size - 1])[:, None]
-    rows = jnp.where(kept > 0, subject.tokens[0], fillers)
-    logits = subject.logits(rows, jnp.broadcast_to(kept, rows.shape))
+    rows = jnp.where(is_real > 0, subject.tokens[0], fillers)
+    logits = subject.logits(rows, jnp.broadcast_to(is_real, rows.shape))
     assert np.isfinite(logits).all()
     np.testing.assert_array_equal(logits[1:, :4], logits[:1, :4].repeat(2, 0))
 
@@ -215,10 +215,10 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
     try:
         # Reading nothing makes a cache of zeros, so there is one program for each length.
         _, empty = jax.eval_shape(read_on, variables, subject.tokens[:, :0])
-        kept = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty)
+        cache = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty)
         compiled = jax.jit(read_on)
         for piece in pieces:
-            read, kept = compiled(variables | kept, subject.tokens[:, piece])
+            read, cache = compiled(variables | cache, subject.tokens[:, piece])
             logits.append(read)
     except ValueError as error:
         assert "what is read sees what comes after it" in str(error), error  # noqa: PT017

@@ -121,7 +121,7 @@ Tags = tuple[tuple[str, Mapping[str, Any]], ...]
 
 
 class Places(NamedTuple):
-    """Where queries or keys stand.
+    """Positions of queries or keys.
 
     Attributes:
       index: [..., L] int, in the sequence.
@@ -136,7 +136,7 @@ class Places(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What may be seen, whatever the length; MASKS names classes of these, its rows.
+    """A rule for who may attend to whom, at any length; MASKS names subclasses.
 
     Attributes:
       sees_ahead: True: the rule decides itself what a causal model may see ahead, if anything.
@@ -167,7 +167,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Joined(Rule):
-    """What all of several rules allow."""
+    """The intersection of several rules."""
 
     rules: tuple[Rule, ...]
 
@@ -368,5 +368,5 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
 
 
 def _sees_ahead(rule: Rule) -> bool:
-    """Whether a rule, or one that is joined in it, says what a causal model may see ahead."""
+    """Returns whether a rule, or one joined in it, says that a causal model may look ahead."""
     return any(map(_sees_ahead, rule.rules)) if isinstance(rule, Joined) else rule.sees_ahead

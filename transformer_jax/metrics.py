@@ -1,4 +1,4 @@
-"""What a run is measured by: METRICS, and the mark of a metric of one's own.
+"""Metrics of runs, and the decorator for user-defined ones.
 
 A metric is one function. It declares what it wants, by the names of its arguments, and gives a
 number, or None where it has none:
@@ -44,7 +44,7 @@ Curve = Sequence[Mapping[str, Any]]
 
 
 class MetricFacts(NamedTuple):
-    """What is known of a metric without computing it.
+    """Facts about a metric: unit, direction, usual margin.
 
     Attributes:
       unit: Of its number.
@@ -166,13 +166,13 @@ def generated_accuracy(generated: Mapping[str, float]) -> float | None:
 
 @metric("BLEU points", larger_is_better=True, margin=0.5)
 def bleu(generated: Mapping[str, float]) -> float | None:
-    """Of translations, by sacrebleu (Papineni et al. 2002; Post 2018)."""
+    """BLEU of translations, by sacrebleu (Papineni et al. 2002; Post 2018)."""
     return generated.get("bleu")
 
 
 @metric("chrF points", larger_is_better=True, margin=0.5)
 def chrf(generated: Mapping[str, float]) -> float | None:
-    """Of translations, by sacrebleu (Popović 2015)."""
+    """ChrF of translations, by sacrebleu (Popović 2015)."""
     return generated.get("chrf")
 
 
@@ -207,9 +207,9 @@ def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
     return (weights * (apart**2).sum(-1)).reshape(len(weights), -1).sum(-1)
 
 
-def _expected_error(counts: np.ndarray, right: np.ndarray, said: np.ndarray) -> float:
+def _expected_error(counts: np.ndarray, right: np.ndarray, confidences: np.ndarray) -> float:
     """Mean distance of what was said from what was right, by bin and weighted by its targets."""
-    return float(np.abs(right - said).sum() / counts.sum())
+    return float(np.abs(right - confidences).sum() / counts.sum())
 
 
 @metric("share of targets", finish=_expected_error)
@@ -219,11 +219,13 @@ def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
     import jax.numpy as jnp
 
     chances = jax.nn.softmax(logits.astype("float32"), axis=-1)
-    said, right = chances.max(-1), chances.argmax(-1) == targets
-    place = jnp.minimum((said * BINS).astype("int32"), BINS - 1)
+    confidences, right = chances.max(-1), chances.argmax(-1) == targets
+    place = jnp.minimum((confidences * BINS).astype("int32"), BINS - 1)
     bins = jax.nn.one_hot(place, BINS) * weights[..., None]
     by_example = lambda x: x.reshape(len(x), -1, BINS).sum(1)  # noqa: E731
-    return tuple(by_example(bins * x[..., None]) for x in (jnp.ones_like(said), right, said))
+    return tuple(
+        by_example(bins * x[..., None]) for x in (jnp.ones_like(confidences), right, confidences)
+    )
 
 
 @metric("nats per target")
@@ -237,7 +239,7 @@ def area_under_curve(curve: Curve) -> float | None:
 
 
 def _at_target(curve: Curve, target: float | None, axis: str) -> float | None:
-    """What stood on an axis at the first evaluation whose loss was at the target or below."""
+    """Value on an axis at the first evaluation whose loss was at the target or below."""
     for row in curve:
         if target is not None and "eval/loss" in row and row["eval/loss"] <= target:
             return row.get(axis)

@@ -1,4 +1,4 @@
-"""What a transformer is made of: the options that models take as one value. No jax here."""
+"""Options of a transformer, as one value. No jax here."""
 
 import dataclasses
 import re
@@ -29,213 +29,183 @@ LayerPattern = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """What a transformer is made of: the options that models take as one value.
+    """Options of a transformer, as one value.
 
     A field that names a variant may hold a class, or a partial of one, instead. `..._options` hold
     the options of the chosen variants, and `layer_types` by letter what types of layers have
     otherwise.
     """
 
-    width: Annotated[
-        Count,
-        Doc("Model width, D."),
-    ] = 128
+    width: Annotated[Count, Doc("Model width, D.")] = 128
 
-    depth: Annotated[
-        Natural,
-        Doc("Number of blocks."),
-    ] = 4
+    depth: Annotated[Natural, Doc("Number of blocks.")] = 4
 
     num_heads: Annotated[
-        Count,
-        Doc("Attention heads, H; a divisor of width unless head_dim is given."),
+        Count, Doc("Attention heads, H; must divide width unless head_dim is given.")
     ] = 4
 
     num_kv_heads: Annotated[
         Count | None,
-        Doc(
-            "Heads of keys and values, G, a divisor of H; H if not given; 1 is multi-query "
-            "attention."
-        ),
+        Doc("Key and value heads, G, a divisor of H; H if None. 1 is multi-query attention."),
     ] = None
 
     head_dim: Annotated[
-        Count | None,
-        Doc("Features of one head, K; width / num_heads if not given."),
+        Count | None, Doc("Features of one head, K; width / num_heads if None.")
     ] = None
 
     value_dim: Annotated[
-        Count | None,
-        Doc("Features of one head's values, V; head_dim if not given."),
+        Count | None, Doc("Features of one head's values, V; head_dim if None.")
     ] = None
 
     mlp_dim: Annotated[
         Count | None,
         Doc(
-            "Features inside the feed-forward layer, F; if not given 4 * width, or 8/3 of the "
-            "width where a gate makes it three maps."
+            "Features inside the feed-forward layer, F. If None, 4 * width, or 8/3 * width for "
+            "gated layers, which have three matrices."
         ),
     ] = None
 
     position: Annotated[
-        str,
-        Variant("positions:POSITIONS", "model.position_options"),
-        Doc("A row of POSITIONS."),
+        str, Variant("positions:POSITIONS", "model.position_options"), Doc("Position encoding.")
     ] = "learned"
 
     mixer: Annotated[
         str,
         Variant("blocks:MIXERS", "model.mixer_options"),
-        Doc("A row of MIXERS: what lets places exchange what they know."),
+        Doc("Layer that mixes positions: attention, or a recurrence."),
     ] = "attention"
 
     attention: Annotated[
         str,
         Variant("attention:ATTENTIONS", "model.attention_options"),
-        Doc("A row of ATTENTIONS."),
+        Doc("Variant of attention."),
     ] = "softmax"
 
     attention_scale: Annotated[
-        Positive | None,
-        Doc("What scores are multiplied with; 1 / sqrt(head_dim) if not given."),
+        Positive | None, Doc("Factor of the scores; 1 / sqrt(head_dim) if None.")
     ] = None
 
     query_key_norm: Annotated[
         str,
         Variant("norms:NORMS", "model.norm_options"),
-        Doc("A row of NORMS, for the queries and the keys of each head."),
+        Doc("Norm of the queries and keys of each head."),
     ] = "none"
 
     mask: Annotated[
         str,
         Variant("masks:MASKS", "model.mask_options"),
         Doc(
-            "A row of MASKS: what self-attention hides beside the future, which a decoder hides "
-            "anyway: full nothing more. causal is for an encoder, prefix and unmasked show the "
-            "future."
+            "Mask of self-attention, in addition to the causal mask of a decoder: full hides "
+            "nothing more; causal is for encoders; prefix and unmasked show the future."
         ),
     ] = "full"
 
     feed_forward: Annotated[
         str,
         Variant("feedforward:FEED_FORWARDS", "model.feed_forward_options"),
-        Doc("A row of FEED_FORWARDS."),
+        Doc("Feed-forward layer."),
     ] = "mlp"
 
     activation: Annotated[
-        str,
-        Variant("feedforward:ACTIVATIONS"),
-        Doc("A row of ACTIVATIONS."),
+        str, Variant("feedforward:ACTIVATIONS"), Doc("Activation of the feed-forward layer.")
     ] = "gelu"
 
-    norm: Annotated[
-        str,
-        Variant("norms:NORMS", "model.norm_options"),
-        Doc("A row of NORMS."),
-    ] = "layer_norm"
+    norm: Annotated[str, Variant("norms:NORMS", "model.norm_options"), Doc("Normalisation.")] = (
+        "layer_norm"
+    )
 
     embedding_norm: Annotated[
-        Switch,
-        Doc("Whether a norm follows the sum of the embeddings, as in BERT and BART."),
+        Switch, Doc("A norm follows the sum of the embeddings, as in BERT and BART.")
     ] = False
 
     wiring: Annotated[
         str,
         Variant("blocks:WIRINGS", "model.wiring_options"),
-        Doc("A row of WIRINGS."),
+        Doc("Wiring of attention, feed-forward layer and norms in a block."),
     ] = "pre"
 
     initialisation: Annotated[
         str,
         Variant("initialisation:INITIALISATIONS", "model.initialisation_options"),
-        Doc("A row of INITIALISATIONS."),
+        Doc("Initial values."),
     ] = "depth_scaled"
 
     parametrisation: Annotated[
         str,
         Variant("parametrisation:PARAMETRISATIONS", "model.parametrisation_options"),
         Doc(
-            "A row of PARAMETRISATIONS: how initial values, rates and logits go with the width; "
-            "standard, or muP."
+            "Scaling of initial values, learning rates and logits with the width: standard, or muP."
         ),
     ] = "standard"
 
     layers: Annotated[
         LayerPattern,
         Doc(
-            'Letters of layer types, one for each block and repeated over the depth, "LLLG" say; '
-            "what is different stands in `layer_types.L`; empty: all blocks are alike."
+            'Layer types by letter, one per block and repeated over the depth, e.g. "LLLG"; '
+            "`layer_types.L` says how blocks of type L differ. Empty: all blocks are alike."
         ),
     ] = ""
 
     distinct_blocks: Annotated[
         Count | None,
         Doc(
-            "Blocks with parameters of their own, which the others share; None: all. 1 is "
-            "ALBERT's (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the universal "
-            "transformer's."
+            "Number of blocks with their own parameters, which the other blocks share; all if "
+            "None. 1 is ALBERT's (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the "
+            "universal transformer's."
         ),
     ] = None
 
     sharing: Annotated[
         Literal["cycle", "sequence"],
         Doc(
-            "In a cycle (1 2 3 1 2 3) or in sequence (1 1 2 2 3 3), as Takase and Kiyono 2021 "
-            "call them (arXiv:2104.06022, section 2)."
+            "Order of shared blocks: in a cycle (1 2 3 1 2 3) or in sequence (1 1 2 2 3 3), "
+            "Takase and Kiyono 2021, arXiv:2104.06022, section 2."
         ),
     ] = "cycle"
 
     skips: Annotated[
         str,
         Variant("models.stack:SKIPS", "model.skips_options"),
-        Doc("A row of SKIPS: which earlier streams a block reads beside its own."),
+        Doc("Skip connections from earlier blocks."),
     ] = "none"
 
     scan_layers: Annotated[
         Switch,
         Doc(
-            "Whether blocks are a loop of the compiled program, of which a deep model's is "
-            "shorter; to save memory it takes `remat` too. Caches and captured sites have blocks "
-            "one by one, as without it."
+            "Runs the blocks as a loop (nn.scan), so that deep models compile faster; to save "
+            "memory combine it with `remat`. Caches and captured sites keep one entry per "
+            "block."
         ),
     ] = False
 
     remat: Annotated[
         str,
         Variant("remat:REMATS", "model.remat_options"),
-        Doc("A row of REMATS: what a training step keeps of each block for its backward pass."),
+        Doc("Rematerialisation: what a block keeps for the backward pass."),
     ] = "none"
 
-    use_bias: Annotated[
-        Switch,
-        Doc("Whether projections, feed-forward maps and norms have a bias."),
-    ] = True
+    use_bias: Annotated[Switch, Doc("Projections, feed-forward layers and norms have a bias.")] = (
+        True
+    )
 
     dropout_rate: Annotated[
         Share,
-        Doc(
-            "Share dropped in training after the embedding, on the attention weights and after "
-            "each branch."
-        ),
+        Doc("Dropout rate after the embedding, of the attention weights and after each branch."),
     ] = 0.0
 
     attention_dropout_rate: Annotated[
-        Share | None,
-        Doc("Share of the attention weights alone; dropout_rate if not given."),
+        Share | None, Doc("Dropout rate of the attention weights alone; dropout_rate if None.")
     ] = None
 
     stochastic_depth: Annotated[
         Share,
         Doc(
-            "Share of the examples for which the last block's branches are left out in training; "
-            "earlier blocks have proportionally less (Huang et al. 2016, arXiv:1603.09382)."
+            "Share of examples that skip the branches of the last block in training; earlier "
+            "blocks skip proportionally less (Huang et al. 2016, arXiv:1603.09382)."
         ),
     ] = 0.0
 
-    init_std: Annotated[
-        Positive,
-        Doc("Deviation of the initial values."),
-    ] = 0.02
+    init_std: Annotated[Positive, Doc("Standard deviation of the initial values.")] = 0.02
 
     position_options: Mapping[str, Any] = FrozenOptions()
     mixer_options: Mapping[str, Any] = FrozenOptions()
@@ -253,7 +223,7 @@ class ModelOptions:
 
     @property
     def unit(self) -> int:
-        """How many blocks a scan repeats."""
+        """Number of blocks that a scan repeats."""
         return max(1, len(self.layers))
 
     @classmethod

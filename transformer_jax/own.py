@@ -209,7 +209,7 @@ def own_files(choice: str) -> list[Path]:
 
 
 def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
-    """What a file imports from a root folder, in parts: modules, and names that may be some."""
+    """Yields imports of a file from a root folder: modules, and names that may be modules."""
     package = file.relative_to(root).parent.parts
     try:
         tree = ast.parse(file.read_bytes())

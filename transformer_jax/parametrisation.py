@@ -1,4 +1,4 @@
-"""How initial values, learning rates and the forward pass go with the width.
+"""Scaling of initial values, learning rates and the forward pass with the width.
 
 An entry of PARAMETRISATIONS says by which factors a model of some width differs from one of the
 base width, for which the other options were chosen.
@@ -12,11 +12,11 @@ class Standard:
     """Nothing depends on the width, except the scores: 1 / sqrt(d_k)."""
 
     def kernel_gain(self, width: int) -> float:
-        """What the initial deviation of the blocks' kernels is multiplied with."""
+        """Factor of the standard deviation of the blocks' initial kernels."""
         return 1.0
 
     def logits_gain(self, width: int) -> float:
-        """What the vectors that the output layer reads are multiplied with."""
+        """Factor of the vectors that the output layer reads."""
         return 1.0
 
     def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
@@ -24,7 +24,7 @@ class Standard:
         return None
 
     def learning_rate_gain(self, width: int) -> float:
-        """What the learning rate of the blocks' kernels is multiplied with."""
+        """Factor of the learning rate of the blocks' kernels."""
         return 1.0
 
 

@@ -1,4 +1,4 @@
-"""Where values lie while a program is traced: what models and steps say, and a sharding decides.
+"""Placement of values on devices while a program is traced, as a sharding decides.
 
 Without a sharding, on one device, each of these gives back what it gets.
 """
@@ -86,7 +86,7 @@ def over_devices(function: Callable, *cuts: "Cuts") -> Callable:
     mesh, spec = active.mesh, active.spec
 
     def run(*arrays: Array) -> Array:
-        specs = tuple(spec(cut, each.shape) for cut, each in zip(cuts, arrays, strict=False))
+        specs = tuple(spec(cut, array.shape) for cut, array in zip(cuts, arrays, strict=False))
         result = spec(cuts[-1], arrays[0].shape)
         options: Any = {"in_specs": specs, "out_specs": result, "check_vma": False}
         return jax.shard_map(function, mesh=mesh, **options)(*arrays)
@@ -127,13 +127,13 @@ def by_device(function: Callable, *rows: Any) -> Any:
 
 
 def cuts_sequence() -> bool:
-    """Whether texts are cut over devices in what is traced now."""
+    """Returns whether sequences are divided over devices in the current trace."""
     active = _ACTIVE.get()
     return active is not None and active.mesh.shape["sequence"] > 1
 
 
 def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
-    """Whether heads of queries are cut over devices in what is traced now, those of keys not."""
+    """Returns whether query heads are divided over devices in the current trace, key heads not."""
     active = _ACTIVE.get()
     size = 1 if active is None else active.mesh.shape["tensor"]
     return num_heads % size == 0 and num_kv_heads % size != 0
@@ -147,8 +147,8 @@ def with_places(shapes: Any, places: Any) -> Any:
       places: a sharding for each.
     """
 
-    def placed(leaf: Any, there: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+    def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return jax.tree.map(placed, shapes, places)
 
@@ -161,12 +161,12 @@ def put(tree: Any, places: Any) -> Any:
       places: a sharding for each.
     """
 
-    def placed(array: Any, there: NamedSharding) -> Array:
+    def placed(array: Any, sharding: NamedSharding) -> Array:
         is_there = isinstance(array, Array)
         if is_there and (jax.process_count() == 1 or not array.is_fully_addressable):
-            return jax.device_put(array, there)
+            return jax.device_put(array, sharding)
         array = np.asarray(array)
-        return jax.make_array_from_callback(array.shape, there, lambda index: array[index])
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return jax.tree.map(placed, tree, places)
 

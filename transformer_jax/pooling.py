@@ -1,4 +1,4 @@
-"""From the vectors of all places to one vector of the whole."""
+"""Pooling: from the vectors of all positions to one vector."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from transformer_jax.linear import Initializer
 
 
 class Pooling(Protocol):
-    """How one vector is taken; a row of POOLINGS.
+    """Interface of a pooling.
 
     Attributes:
       adds_token: whether a class token has to stand first.

@@ -1,4 +1,4 @@
-"""What a position encoding gives to a model, and the rotation that attention applies."""
+"""Position terms, the output of position encodings, and the rotation that attention applies."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ Bias = Array | Callable[..., Array]
 
 
 class PositionTerms(NamedTuple):
-    """What an encoding gives to the model.
+    """Output of a position encoding.
 
     Attributes:
       embedding: [..., L, D], added to the token embeddings.
@@ -39,7 +39,7 @@ NO_TERMS = PositionTerms()
 
 
 class Sizes(NamedTuple):
-    """What a position encoding or a mixer may know of the model.
+    """Sizes of the model that a position encoding or a mixer may use.
 
     Attributes:
       width: Model width, D.

@@ -156,11 +156,11 @@ class RotaryPositions(nn.Module):
         return PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
 
     def _gains(self, frequencies: Array) -> Array:
-        """What llama3 multiplies frequencies by: 1 for fast ones, 1 / factor for slow ones."""
+        """Returns llama3's factor of each frequency: 1 for fast ones, 1 / factor for slow ones."""
         turns = frequencies * (self.original_length / (2 * math.pi))
         low, high = self.low_freq_factor, self.high_freq_factor
-        kept = jnp.clip((turns - low) / (high - low), 0, 1)
-        return kept + (1 - kept) / self.factor
+        share = jnp.clip((turns - low) / (high - low), 0, 1)
+        return share + (1 - share) / self.factor
 
 
 _VARIANTS = "transformer_jax.variants"

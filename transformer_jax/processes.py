@@ -61,12 +61,12 @@ def join_processes() -> None:
             shutdown_timeout_seconds=SILENT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise InvalidInput(f"the processes of this run did not come together: {said}") from error
+        reason = str(error).partition("\n")[0]
+        raise InvalidInput(f"the processes of this run did not come together: {reason}") from error
 
 
 def are_several() -> bool:
-    """Whether the environment says that this process is one of several of a run."""
+    """Returns whether the environment says that this process is one of several of a run."""
     counts = (os.environ.get(n) or "1" for n in ("SLURM_STEP_NUM_TASKS", "MEGASCALE_NUM_SLICES"))
     hosts = (os.environ.get(n, "") for n in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"))
     several = any(count != "1" for count in counts) or any("," in names for names in hosts)
@@ -74,7 +74,7 @@ def are_several() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process writes for all; in a run of one process it does."""
+    """Returns whether this process writes for all; in a run of one process it does."""
     return jax.process_index() == 0
 
 

@@ -140,7 +140,7 @@ def option_for(key: str, flat: Mapping[str, Any]) -> Option | None:
 def _choosers_of(key: str) -> list[str]:
     """The options that choose the variants of whose section a key is."""
     section = key.rpartition(".")[0]
-    return [chooser for chooser, its in VARIANT_SECTIONS.items() if its == section]
+    return [chooser for chooser, known in VARIANT_SECTIONS.items() if known == section]
 
 
 def read_instead(key: str, flat: Mapping[str, Any]) -> str:

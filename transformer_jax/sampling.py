@@ -24,8 +24,8 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
     if top_p < 1:
         probabilities = jax.nn.softmax(descending, axis=-1)
         reached_before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        kept = jnp.maximum((reached_before < top_p).sum(-1, keepdims=True), 1)
-        smallest = jnp.take_along_axis(descending, kept - 1, axis=-1)
+        count = jnp.maximum((reached_before < top_p).sum(-1, keepdims=True), 1)
+        smallest = jnp.take_along_axis(descending, count - 1, axis=-1)
         logits = jnp.where(logits < smallest, -jnp.inf, logits)
     return logits
 

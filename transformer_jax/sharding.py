@@ -1,4 +1,4 @@
-"""Which device holds what: a table by the path of a parameter, and one by the site of a value.
+"""Sharding rules: a table by the path of a parameter, and one by the site of a value.
 
 Devices stand in a mesh of four axes:
 
@@ -65,7 +65,7 @@ SITE_CUTS: tuple[tuple[str, Cuts], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How arrays are cut.
+    """Division of arrays over a mesh.
 
     Attributes:
       parameters: patterns of paths (re.search), and the axes that cut an array's last dimensions.
@@ -187,7 +187,7 @@ class Sharding:
 
     @property
     def everywhere(self) -> NamedSharding:
-        """Where an array lies that every device has whole."""
+        """Returns the sharding of an array that every device has whole."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property

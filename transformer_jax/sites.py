@@ -64,7 +64,7 @@ Intervention = Callable[[Array], Array]
 
 
 class _Changes:
-    """What is changed while a context is open, and which of it was met."""
+    """Changes that are active while a context is open, and the sites that were met."""
 
     def __init__(self, changes: Mapping[str, Intervention]) -> None:
         self.changes, self.met = dict(changes), set[str]()

@@ -74,7 +74,10 @@ _VALUES = {
 }
 # What somebody may write, in lower case -> KEY, or KEY=VALUE.
 OTHER_NAMES: dict[str, str] = {
-    name: ours for table in (_KEYS, _VALUES) for ours, names in table.items() for name in names
+    name: our_name
+    for table in (_KEYS, _VALUES)
+    for our_name, names in table.items()
+    for name in names
 }
 
 

@@ -1,4 +1,4 @@
-"""How large a patch of a vision transformer may be.
+"""Study: how large a patch of a vision transformer may be.
 
 Command:   python -m experiments.ablate --config=configs/ablations/patches.py --seeds=40:48 \
              --workdir=runs/patches

@@ -1,4 +1,4 @@
-"""Who learns to recall, and after how many updates.
+"""Study: the models that learn to recall, and the updates they need.
 
 Each learning rate is an arm, so that none has to be chosen.
 

@@ -1,4 +1,4 @@
-"""Which positions reversing a row needs.
+"""Study: the positions that reversing a row needs.
 
 Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --seeds=5:10 \
              --workdir=runs/reverse

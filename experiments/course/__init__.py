@@ -1,1 +1,1 @@
-"""What courses say about transformers, tested: exact statements, errata, exercises, verdicts."""
+"""Statements of courses about transformers, tested: exact ones, errata, exercises, verdicts."""

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     print("\nWorked numbers:", *(f"   {says}: {seen[says][1]}" for says in WORKED), sep="\n")
     seconds = time.monotonic() - started
     print(f"\n{len(STATEMENTS)} statements, {len(checks)} checks in {seconds:.0f} s")
-    failed = [told for holds, told in seen.values() if not holds]
+    failed = [message for holds, message in seen.values() if not holds]
     if failed:
         raise Failed("\n".join(failed))
 

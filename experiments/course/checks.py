@@ -115,12 +115,12 @@ def an_encoder_is_equivariant() -> str:
         )
         params, apply = randomised(model, tokens), jax.jit(model.apply)
         moved = apply(params, tokens[:, order])
-        kept = apply(params, tokens)[:, order]
+        permuted = apply(params, tokens)[:, order]
         if position == "none":
-            sentence = same(moved, kept)
-            assert apart_by(kept, apply(params, tokens)) > 0.1, "invariant, not equivariant"
+            sentence = same(moved, permuted)
+            assert apart_by(permuted, apply(params, tokens)) > 0.1, "invariant, not equivariant"
         else:
-            assert apart_by(moved, kept) > 0.1, "positions change nothing"
+            assert apart_by(moved, permuted) > 0.1, "positions change nothing"
     return f"{sentence}: equivariant, not invariant; with sinusoidal positions it is neither"
 
 

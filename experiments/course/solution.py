@@ -20,11 +20,11 @@ _CLOSE = 1e-4  # relative to the largest value; float32 solutions are within 1e-
 
 
 class Finding(NamedTuple):
-    """What came of one function of a solution."""
+    """Result of checking one function of a solution."""
 
     name: str
     right: bool
-    told: str
+    message: str
 
 
 # ---------------------------------------------------------------- the definition, as loops
@@ -180,18 +180,21 @@ def _many_heads(
     return joined @ w_out if projected else joined
 
 
-# Function -> what is told -> a solution with that mistake.
+# Function -> message -> a solution with that mistake.
 MISTAKES: dict[str, dict[str, Callable]] = {
     "attention": {
-        told: (lambda *a, _o=otherwise: _attention(*a, **_o))
-        for told, otherwise in _ONE_HEAD.items()
+        mistake: (lambda *a, _o=otherwise: _attention(*a, **_o))
+        for mistake, otherwise in _ONE_HEAD.items()
     },
     "multi_head_attention": {
         **{
-            told: (lambda *a, _s=split: _many_heads(*a, split=_s))
-            for told, split in _SPLITS.items()
+            mistake: (lambda *a, _s=split: _many_heads(*a, split=_s))
+            for mistake, split in _SPLITS.items()
         },
-        **{told: (lambda *a, _j=join: _many_heads(*a, join=_j)) for told, join in _JOINS.items()},
+        **{
+            mistake: (lambda *a, _j=join: _many_heads(*a, join=_j))
+            for mistake, join in _JOINS.items()
+        },
         "the output matrix is missing: the concatenated heads have to be multiplied by W_O": (
             lambda *a: _many_heads(*a, projected=False)
         ),
@@ -202,8 +205,8 @@ MISTAKES: dict[str, dict[str, Callable]] = {
             lambda x, q, k, v, o, heads, *m: _many_heads(x, q, k, v, o, 1, *m)
         ),
         **{
-            told: (lambda *a, _o=otherwise: _many_heads(*a, **_o))
-            for told, otherwise in _ONE_HEAD.items()
+            mistake: (lambda *a, _o=otherwise: _many_heads(*a, **_o))
+            for mistake, otherwise in _ONE_HEAD.items()
         },
     },
 }
@@ -311,14 +314,14 @@ _NOT_FINITE = {
 
 
 def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
-    """What a call gave, or what was wrong with it."""
-    kept = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    """Returns the result of a call, or what was wrong with it."""
+    copies = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     nothing = np.zeros(0)
     try:
         result = function(*arguments)
     except (Exception, SystemExit) as error:
         return nothing, f"it raised {in_one_line(error)}"
-    for before, after in zip(kept, arguments, strict=True):
+    for before, after in zip(copies, arguments, strict=True):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after):
             return nothing, "it changes its arguments in place"
     try:
@@ -329,10 +332,10 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
 
 def _named(name: str, cases: list[Case], got: list[np.ndarray]) -> str:
     """The mistake that explains every call."""
-    for told, mistake in MISTAKES[name].items():
+    for message, mistake in MISTAKES[name].items():
         pairs = zip(cases, got, strict=True)
         if all(_same(_quietly(mistake, case.arguments), result) for case, result in pairs):
-            return told
+            return message
     return ""
 
 
@@ -352,4 +355,4 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 def as_lines(findings: list[Finding]) -> list[str]:
     """Findings as text."""
-    return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.told}" for f in findings]
+    return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.message}" for f in findings]

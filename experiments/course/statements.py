@@ -164,20 +164,20 @@ def outcome_of(statement: Statement) -> Outcome:
     right: list[bool | None] = []
     seen: list[str] = []
     if statement.check is not None:
-        holds, told = run_check(statement.check)
+        holds, message = run_check(statement.check)
         if not holds:
-            return Outcome(NOT, (told,))
+            return Outcome(NOT, (message,))
         right.append(True)
-        seen.append(told)
+        seen.append(message)
     for claim in statement.claims:
         design = design_of(claim.study)
-        its = design["verdicts"][claim.arm]
-        seen.append(f"{claim.study}, {claim.arm}: {its['words'].removesuffix(UNTUNED)}")
-        is_word = its["verdict"] in (BETTER, WORSE, SAME)
-        if its["verdict"] == SAME and _lead(design) < design["margin"]:
+        verdict = design["verdicts"][claim.arm]
+        seen.append(f"{claim.study}, {claim.arm}: {verdict['words'].removesuffix(UNTUNED)}")
+        is_word = verdict["verdict"] in (BETTER, WORSE, SAME)
+        if verdict["verdict"] == SAME and _lead(design) < design["margin"]:
             is_word = False
             seen.append("which decides nothing: a simple method is within that margin too")
-        right.append(its["verdict"] in _MEETS[claim.wants] if is_word else None)
+        right.append(verdict["verdict"] in _MEETS[claim.wants] if is_word else None)
     if all(right):
         return Outcome(HELD, tuple(seen))
     if any(right):

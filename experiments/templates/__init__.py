@@ -1,1 +1,1 @@
-"""What `python -m experiments.new` writes, one file for each family; `Mine` becomes your name."""
+"""Templates of `python -m experiments.new`, one file per family; `Mine` becomes your name."""

@@ -37,17 +37,17 @@ class Mine(nn.Module):
         reads_on = context.slot is not None
         width = inputs.shape[-1]
         logit = jnp.log(self.initial / (1 - self.initial))
-        kept = jax.nn.sigmoid(self.param("gain", nn.initializers.constant(logit), (width,)))
+        decay = jax.nn.sigmoid(self.param("gain", nn.initializers.constant(logit), (width,)))
         read = Linear(width, self.use_bias, self.kernel_init, self.dtype, name="in")(inputs)
         fresh = jnp.zeros(inputs.shape[:-1], bool) if segment is None else document_starts(segment)
         fresh = jnp.broadcast_to(fresh, inputs.shape[:-1])
 
         def step(mean, token):
             read, is_fresh = token
-            mean = jnp.where(is_fresh[..., None], 0, mean) * kept + read * (1 - kept)
+            mean = jnp.where(is_fresh[..., None], 0, mean) * decay + read * (1 - decay)
             return mean, mean
 
-        empty = jnp.zeros((*read.shape[:-2], width), jnp.result_type(read, kept))
+        empty = jnp.zeros((*read.shape[:-2], width), jnp.result_type(read, decay))
         start = kept_state(self, 0, reads_on, empty)
         by_time = (jnp.moveaxis(read, -2, 0), jnp.moveaxis(fresh, -1, 0))
         mean, means = jax.lax.scan(step, start, by_time)

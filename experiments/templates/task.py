@@ -27,7 +27,7 @@ class Mine(Task):
 
     @property
     def sizes(self):
-        """What the model has to know: here its tokens, the last one says `now sort`."""
+        """Sizes that the model has to know: here its tokens; the last one says `now sort`."""
         return {"vocab_size": self.symbols + 1}
 
     def batch(self, seed, step):

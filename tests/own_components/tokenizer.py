@@ -31,7 +31,7 @@ class Mine:
         return cls(state["pairs"])
 
     def to_json(self):
-        """What a run stores of it."""
+        """State that a run stores."""
         return {"pairs": self.pairs}
 
     def encode(self, text):

@@ -1,4 +1,4 @@
-"""What simple methods reach on a task: a model that is not above them has not learned it yet.
+"""Simple methods such as n-grams; a model that does not beat them has not learned yet.
 
 Text: interpolated Kneser–Ney models of 1 to 6 tokens, see ngrams; hidden tokens are predicted from
 the nearest on both sides. Labels: the most frequent class; a linear model (logistic regression with
@@ -32,7 +32,7 @@ _SCORED = ("validation", "test")
 
 
 class Baselines(NamedTuple):
-    """What simple methods reach.
+    """Scores of the simple methods.
 
     Attributes:
       scores: method -> split -> loss in nats or accuracy or both.
@@ -80,7 +80,7 @@ def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
 
 
 def _rows_of_text(train: Any, part: Part, both_sides: bool) -> np.ndarray:
-    """What a part of a text is counted by."""
+    """N-gram counts of a part of a text."""
     text = train.windows(np.array([part.begin]), part.count)
     whole: Batch = {"inputs": {"tokens": text[:, :-1]}, "targets": text[:, 1:], "weights": 1}
     if both_sides:
@@ -109,8 +109,8 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
             rows = (_rows_around if both_sides else rows_before)(batch, LONGEST)
             right[split] += float((weights * (rows[..., -1] == usual)).sum())
             for n, model in enumerate(models):
-                told = model.log_probabilities(rows[..., :-1], rows[..., -1])
-                sums[split][n] += (-told * weights).sum(), weights.sum()
+                log_probs = model.log_probabilities(rows[..., :-1], rows[..., -1])
+                sums[split][n] += (-log_probs * weights).sum(), weights.sum()
     scores: dict[str, Scores] = {
         f"{n}-gram": {
             split: {"loss": float(s[n - 1, 0] / s[n - 1, 1])} for split, s in sums.items()
@@ -180,11 +180,11 @@ def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarr
     inputs: dict[str, list[np.ndarray]] = {}
     labels, count = [], 0
     for batch in batches:
-        kept = np.asarray(batch["weights"]) > 0
+        is_scored = np.asarray(batch["weights"]) > 0
         for name, array in batch["inputs"].items():
-            inputs.setdefault(name, []).append(np.asarray(array)[kept])
-        labels.append(np.asarray(batch["targets"])[kept])
-        count += sum(np.asarray(array)[kept].size for array in batch["inputs"].values())
+            inputs.setdefault(name, []).append(np.asarray(array)[is_scored])
+        labels.append(np.asarray(batch["targets"])[is_scored])
+        count += sum(np.asarray(array)[is_scored].size for array in batch["inputs"].values())
         if count >= 10 * _MOST_TOKENS:
             break
     joined = {name: np.concatenate(arrays) for name, arrays in inputs.items()}
@@ -221,9 +221,11 @@ def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndar
     def features(inputs: dict[str, np.ndarray]) -> Any:
         rows, codes = codes_of(inputs)
         places = np.minimum(np.searchsorted(known, codes), max(len(known) - 1, 0))
-        kept = known[places] == codes if len(known) else np.zeros(len(codes), bool)
+        is_known = known[places] == codes if len(known) else np.zeros(len(codes), bool)
         shape = (len(inputs["tokens"]), len(known))
-        counts = sparse.csr_matrix((np.ones(kept.sum()), (rows[kept], places[kept])), shape)
+        counts = sparse.csr_matrix(
+            (np.ones(is_known.sum()), (rows[is_known], places[is_known])), shape
+        )
         counts.data = (1 + np.log(counts.data)) * rarity[counts.indices]
         lengths = np.sqrt(counts.multiply(counts).sum(1)).A1
         return sparse.diags(1 / np.maximum(lengths, 1e-9)) @ counts

@@ -96,8 +96,8 @@ def _from_characters(library: Any, tokenizer: CharTokenizer) -> Any:
     symbols = tokenizer.to_json()["symbols"]
     vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=""))
-    each = library.Regex(r"[\s\S]")
-    made.pre_tokenizer = library.pre_tokenizers.Split(each, "isolated")
+    any_character = library.Regex(r"[\s\S]")
+    made.pre_tokenizer = library.pre_tokenizers.Split(any_character, "isolated")
     made.decoder = library.decoders.Fuse()
     return made
 

@@ -84,7 +84,7 @@ def whole_splits(task: Task) -> None:
 
 
 def padding_has_no_weight(task: Task) -> None:
-    """Where `segments` say that a place is filled up, nothing is to be predicted."""
+    """Padded positions, by `segments`, have weight 0."""
     for name, batch in _some_batches(task):
         segments = batch["inputs"].get("segments")
         if segments is not None and np.shape(segments) == np.shape(batch["targets"]):
@@ -100,14 +100,14 @@ def disjoint_splits(task: Task) -> None:
     }
     trained = {row for step in range(_LOOKED_AT) for row in rows_of_batch(task.batch(0, step))}
     met = {split: len(rows & trained) for split, rows in held.items()}
-    told = [
+    lines = [
         f"{count} of {len(held[split])} examples of {split} are trained on"
         for split, count in met.items()
         if count
     ]
     both = len(held["validation"] & held["test"])
-    told += [f"{both} examples are in the validation and in the test split"] if both else []
-    assert not told, "; ".join(told)
+    lines += [f"{both} examples are in the validation and in the test split"] if both else []
+    assert not lines, "; ".join(lines)
 
 
 TASK_LAWS: dict[str, Callable[[Task], None]] = {
@@ -117,7 +117,7 @@ TASK_LAWS: dict[str, Callable[[Task], None]] = {
 
 
 def predicts_its_inputs(batch: Batch) -> bool:
-    """Whether what is asked at each place is what stands at the next one."""
+    """Returns whether the target at each position is the next input."""
     tokens, targets = batch["inputs"].get("tokens"), batch["targets"]
     if tokens is None or np.shape(tokens) != np.shape(targets):
         return False

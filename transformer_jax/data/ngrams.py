@@ -11,7 +11,7 @@ NOTHING = -1  # stands where a text or a window has not begun
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """What was counted of the n-grams of one length; a context is known by a number, below C.
+    """Counts of the n-grams of one length; a context is known by a number, below C.
 
     Attributes:
       contexts: codes of the contexts, ascending, [C]: first token and number of the rest.

@@ -52,7 +52,7 @@ def numbers_of_step(step: int, batch_size: int) -> np.ndarray:
 
 
 def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """What example_order returns, of examples of any running numbers."""
+    """Permutation as example_order returns it, for examples with any indices."""
     epochs, places = np.divmod(numbers, num_examples)
     examples = np.empty(len(numbers), np.int64)
     for epoch in np.unique(epochs):

@@ -127,7 +127,7 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
     """
     state = json.loads(model.to_str())
     decoder = state.get("decoder") or {}
-    kinds = {part["type"] for part in (decoder, *decoder.get("decoders", ()))}
+    kinds = {part.get("type") for part in (decoder, *decoder.get("decoders", ()))}
     symbols = [model.id_to_token(token) or "" for token in range(model.get_vocab_size())]
     if "ByteLevel" in kinds:
         lengths = [len(symbol) for symbol in symbols]
@@ -198,7 +198,7 @@ class HuggingFaceTokenizer:
 
     @property
     def is_byte_level(self) -> bool:
-        """Whether a word's token holds the space before it, as GPT-2's do."""
+        """Returns whether a word's token holds the space before it, as GPT-2's do."""
         return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
 
     def number_of(self, *names: str) -> int | None:

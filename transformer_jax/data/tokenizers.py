@@ -18,7 +18,7 @@ from transformer_jax.options import entry_of
 
 
 class Tokenizer(Protocol):
-    """What every row of TOKENIZERS can do.
+    """Interface of a tokenizer.
 
     A class of your own, `data.tokenizer=MODULE:NAME`, also has two class methods: `train(texts,
     vocab_size)` makes one from the text of the training split, `from_json` from what to_json gave.

@@ -1,4 +1,4 @@
-"""Which class of theirs is which model of ours, and which array is which."""
+"""Architectures of transformers: the matching model, options and arrays of ours."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,9 @@ _ACTIVATIONS = {
     "relu2": "relu_squared",
     "silu": "silu",
 }
-_THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+_THEIR_ACTIVATIONS = {
+    our_name: their_name for their_name, our_name in reversed(_ACTIVATIONS.items())
+}
 _SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 # Of llama3: our option, their name, which is needed, and how it is read.
 _OF_LLAMA3 = (
@@ -121,7 +123,7 @@ def their_activation(model: Any) -> str:
 
 def our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of our model that their config has under these names."""
-    fields = {ours: settings[theirs] for ours, theirs in names.items()}
+    fields = {our_name: settings[their_name] for our_name, their_name in names.items()}
     fields |= {"activation": our_activation(settings, names["activation"])}
     if "norm_epsilon" in fields:
         fields["norm_options"] = {"epsilon": fields.pop("norm_epsilon")}
@@ -130,7 +132,7 @@ def our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
 
 def their_settings(model: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns what their config has under these names, of a model."""
-    settings = {theirs: getattr(model, ours) for ours, theirs in names.items()}
+    settings = {their_name: getattr(model, field) for field, their_name in names.items()}
     return settings | {names["activation"]: their_activation(model)}
 
 
@@ -170,7 +172,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
         raise InvalidInput(f"config.json: rope_type={kind}: {wrong[0]}={got}: expected a number")
     if kind == "llama3" and not rope["low_freq_factor"] < rope["high_freq_factor"]:
         raise InvalidInput("config.json: rope_type=llama3: low_freq_factor is not the lower one")
-    more = {ours: read(rope[name]) for ours, name, read in _OF_LLAMA3 if kind == "llama3"}
+    more = {our_name: read(rope[name]) for our_name, name, read in _OF_LLAMA3 if kind == "llama3"}
     return FrozenOptions(
         {
             "max_wavelength": float(rope["rope_theta"]),
@@ -205,5 +207,5 @@ def rotation_settings(model: Any) -> dict[str, Any]:
     if options["scaling"] != "none":
         rope |= {"rope_type": options["scaling"], "factor": options["factor"]}
     if options["scaling"] == "llama3":
-        rope |= {name: options[ours] for ours, name, _ in _OF_LLAMA3}
+        rope |= {name: options[our_name] for our_name, name, _ in _OF_LLAMA3}
     return {"rope_theta": theta, "rope_parameters": rope}

@@ -67,17 +67,17 @@ def _bart_entries(model: EncoderDecoder) -> list[Entry]:
         entries += embedding(f"{side}/positions", f"{side}.embed_positions.weight", rows_from(2))
         entries += norm(f"{side}/embedding_norm", f"{side}.layernorm_embedding")
         for layer in range(model.depth):
-            ours, theirs = f"{side}/block_{layer}", f"{side}.layers.{layer}"
+            our_path, their_name = f"{side}/block_{layer}", f"{side}.layers.{layer}"
             for kind, their_kind in kinds.items():
                 for name in ("query", "key", "value"):
-                    projection = f"{theirs}.{their_kind}.{name[0]}_proj"
-                    entries += affine(f"{ours}/{kind}/{name}", projection)
-                entries += affine(f"{ours}/{kind}/out", f"{theirs}.{their_kind}.out_proj")
-                entries += norm(f"{ours}/{kind}_norm", f"{theirs}.{their_kind}_layer_norm")
+                    projection = f"{their_name}.{their_kind}.{name[0]}_proj"
+                    entries += affine(f"{our_path}/{kind}/{name}", projection)
+                entries += affine(f"{our_path}/{kind}/out", f"{their_name}.{their_kind}.out_proj")
+                entries += norm(f"{our_path}/{kind}_norm", f"{their_name}.{their_kind}_layer_norm")
             entries += [
-                *affine(f"{ours}/feed_forward/up", f"{theirs}.fc1"),
-                *affine(f"{ours}/feed_forward/down", f"{theirs}.fc2"),
-                *norm(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
+                *affine(f"{our_path}/feed_forward/up", f"{their_name}.fc1"),
+                *affine(f"{our_path}/feed_forward/down", f"{their_name}.fc2"),
+                *norm(f"{our_path}/feed_forward_norm", f"{their_name}.final_layer_norm"),
             ]
     return entries
 

@@ -52,15 +52,15 @@ def _bert_entries(model: Encoder) -> list[Entry]:
         *norm("embedding_norm", "embeddings.LayerNorm"),
     ]
     for layer in range(model.depth):
-        ours, theirs = f"block_{layer}", f"encoder.layer.{layer}"
+        our_path, their_name = f"block_{layer}", f"encoder.layer.{layer}"
         for name in ("query", "key", "value"):
-            entries += affine(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
+            entries += affine(f"{our_path}/attention/{name}", f"{their_name}.attention.self.{name}")
         entries += [
-            *affine(f"{ours}/attention/out", f"{theirs}.attention.output.dense"),
-            *norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
-            *affine(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
-            *affine(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
-            *norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
+            *affine(f"{our_path}/attention/out", f"{their_name}.attention.output.dense"),
+            *norm(f"{our_path}/attention_norm", f"{their_name}.attention.output.LayerNorm"),
+            *affine(f"{our_path}/feed_forward/up", f"{their_name}.intermediate.dense"),
+            *affine(f"{our_path}/feed_forward/down", f"{their_name}.output.dense"),
+            *norm(f"{our_path}/feed_forward_norm", f"{their_name}.output.LayerNorm"),
         ]
     return entries
 

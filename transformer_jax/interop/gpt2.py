@@ -45,16 +45,16 @@ def _describe_gpt2(model: Decoder) -> dict[str, Any]:
 def _gpt2_entries(model: Decoder) -> list[Entry]:
     entries = embedding("token_embedding", "wte.weight") + embedding("positions", "wpe.weight")
     for layer in range(model.depth):
-        ours, theirs = f"block_{layer}", f"h.{layer}"
-        projections = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
+        our_path, their_name = f"block_{layer}", f"h.{layer}"
+        projections = tuple(f"{our_path}/attention/{name}" for name in ("query", "key", "value"))
         # GPT-2's Conv1D keeps [in, out], as we do.
         entries += [
-            *norm(f"{ours}/attention_norm", f"{theirs}.ln_1"),
-            *affine(projections, f"{theirs}.attn.c_attn", SAME),
-            *affine(f"{ours}/attention/out", f"{theirs}.attn.c_proj", SAME),
-            *norm(f"{ours}/feed_forward_norm", f"{theirs}.ln_2"),
-            *affine(f"{ours}/feed_forward/up", f"{theirs}.mlp.c_fc", SAME),
-            *affine(f"{ours}/feed_forward/down", f"{theirs}.mlp.c_proj", SAME),
+            *norm(f"{our_path}/attention_norm", f"{their_name}.ln_1"),
+            *affine(projections, f"{their_name}.attn.c_attn", SAME),
+            *affine(f"{our_path}/attention/out", f"{their_name}.attn.c_proj", SAME),
+            *norm(f"{our_path}/feed_forward_norm", f"{their_name}.ln_2"),
+            *affine(f"{our_path}/feed_forward/up", f"{their_name}.mlp.c_fc", SAME),
+            *affine(f"{our_path}/feed_forward/down", f"{their_name}.mlp.c_proj", SAME),
         ]
     return entries + norm("final_norm", "ln_f")
 

@@ -120,8 +120,8 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         if isinstance(error, InvalidInput):
             raise
-        told = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
-        raise InvalidInput(f"{origin}: config.json: {told}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
+        raise InvalidInput(f"{origin}: config.json: {reason}") from error
 
 
 def to_huggingface(
@@ -157,16 +157,19 @@ def to_huggingface(
     flat = biases | flat
     entries = row.entries(Described(model))
     _refuse_names(
-        "parameters", set(flat), {path for entry in entries for path in entry.ours}, "this model"
+        "parameters",
+        set(flat),
+        {path for entry in entries for path in entry.our_paths},
+        "this model",
     )
-    has_head = any(entry.theirs.startswith(row.heads) for entry in entries) or row.tied
+    has_head = any(entry.their_name.startswith(row.heads) for entry in entries) or row.tied
     body = row.prefix if has_head else ""
     state = {}
     for entry in entries:
-        parts = np.concatenate([flat[path] for path in entry.ours], axis=-1)
-        own = "" if entry.theirs.startswith(row.heads) else body
+        parts = np.concatenate([flat[path] for path in entry.our_paths], axis=-1)
+        own = "" if entry.their_name.startswith(row.heads) else body
         array = np.ascontiguousarray(entry.layout.to_theirs(parts), np.float32)
-        state[own + entry.theirs] = array
+        state[own + entry.their_name] = array
     if folder is not None:
         _write(Path(folder), config, state)
     return Exported(config, state)
@@ -182,15 +185,15 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
     name, model = model_of(config, origin)
     row = ARCHITECTURES[name]
     entries = row.entries(Described(model))
-    expected = {entry.theirs for entry in entries}
+    expected = {entry.their_name for entry in entries}
     state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
     _refuse_names("arrays", set(state), expected, origin)
     _refuse_non_finite(state, origin)
     flat = {}
     for entry in entries:
-        ours = entry.layout.to_ours(state[entry.theirs])
-        parts = np.split(ours, len(entry.ours), axis=-1)
-        flat |= {path: jnp.asarray(part) for path, part in zip(entry.ours, parts, strict=True)}
+        array = entry.layout.to_ours(state[entry.their_name])
+        parts = np.split(array, len(entry.our_paths), axis=-1)
+        flat |= {path: jnp.asarray(part) for path, part in zip(entry.our_paths, parts, strict=True)}
     params = unflatten_dict(flat, sep="/")
     _refuse_shapes(model, params, origin)
     return Pretrained(model, params)
@@ -253,15 +256,15 @@ def _shapes_of(model: Any) -> dict[str, Any]:
 
 def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
     try:
-        ours, theirs = _shapes_of(model), flatten_dict(params, sep="/")
+        expected, flat = _shapes_of(model), flatten_dict(params, sep="/")
     except (TypeError, ValueError) as error:  # sizes that our modules do not take
         raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
-        f"  {path}: {theirs[path].shape}, expected {leaf.shape}"
-        for path, leaf in ours.items()
-        if path in theirs and theirs[path].shape != leaf.shape
+        f"  {path}: {flat[path].shape}, expected {leaf.shape}"
+        for path, leaf in expected.items()
+        if path in flat and flat[path].shape != leaf.shape
     ]
-    wrong += [f"  {path}: missing" for path in ours.keys() - theirs.keys()]
+    wrong += [f"  {path}: missing" for path in expected.keys() - flat.keys()]
     if wrong:
         raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
 
@@ -299,7 +302,10 @@ def _architecture_of(
                 closest = different
     if refused and not closest:
         raise refused
-    lines = [f"  {name}: {ours} here, {his} there" for name, (ours, his) in closest.items()]
+    lines = [
+        f"  {name}: {our_value} here, {their_value} there"
+        for name, (our_value, their_value) in closest.items()
+    ]
     raise InvalidInput(
         "\n".join([f"{fitting[0]} and the like cannot compute what this model does", *lines[:6]])
     )
@@ -319,29 +325,31 @@ def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
     """The parameters that one model has and the other has not, as zeros by path."""
     if larger is model:
         return {}
-    there, here = _shapes_of(larger), _shapes_of(model)
-    added = there.keys() - here.keys()
-    return {path: np.zeros(there[path].shape, np.float32) for path in added}
+    larger_shapes, shapes = _shapes_of(larger), _shapes_of(model)
+    added = larger_shapes.keys() - shapes.keys()
+    return {path: np.zeros(larger_shapes[path].shape, np.float32) for path in added}
 
 
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
     """The fields that a model would have otherwise after a way there and back: here, and there."""
-    theirs = row.make(row.describe(Described(model)))
-    by_layer = LAYER_FIELDS if model.options.layers or theirs.options.layers else ()
-    names = [field.name for kind in (theirs, theirs.options) for field in dataclasses.fields(kind)]
-    here, there = Described(model), Described(theirs)
+    exported = row.make(row.describe(Described(model)))
+    by_layer = LAYER_FIELDS if model.options.layers or exported.options.layers else ()
+    names = [
+        field.name for kind in (exported, exported.options) for field in dataclasses.fields(kind)
+    ]
+    before, after = Described(model), Described(exported)
     different = {
-        name: (getattr(here, name), getattr(there, name))
+        name: (getattr(before, name), getattr(after, name))
         for name in names
         if name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types", "options")
-        and _resolved(here, name) != _resolved(there, name)
+        and _resolved(before, name) != _resolved(after, name)
     }
-    return different | (_different_layers(here, there) if by_layer else {})
+    return different | (_different_layers(before, after) if by_layer else {})
 
 
-def _different_layers(here: Described, there: Described) -> dict[str, tuple[Any, Any]]:
-    """What the first layer that differs has otherwise: here, and there."""
-    pairs = zip(here.layers(), there.layers(), strict=False)
+def _different_layers(model: Described, exported: Described) -> dict[str, tuple[Any, Any]]:
+    """Returns the option in which the first differing layer differs: our value, and theirs."""
+    pairs = zip(model.layers(), exported.layers(), strict=False)
     for number, ((_, one), (_, other)) in enumerate(pairs):
         different = {
             f"{name} of block {number}": (getattr(one, name), getattr(other, name))

@@ -1,4 +1,4 @@
-"""How one of our arrays lies in one of theirs: pairs of inverse functions on numpy arrays."""
+"""Array layouts of ours and theirs: pairs of inverse functions on numpy arrays."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -64,45 +64,47 @@ def interleaved_heads(num_heads: int) -> Layout:
 
 
 class Entry(NamedTuple):
-    """Where an array stands here and there.
+    """Paths of an array in our parameters and in their file.
 
     Attributes:
-      ours: paths of parameters; several lie beside each other along the last axis.
-      theirs: name in their state.
-      layout: between the two.
+      our_paths: Paths of parameters; several are concatenated along the last axis.
+      their_name: Name in their state.
+      layout: Conversion between the two.
     """
 
-    ours: tuple[str, ...]
-    theirs: str
+    our_paths: tuple[str, ...]
+    their_name: str
     layout: Layout = SAME
 
 
-def affine(ours: str | tuple[str, ...], theirs: str, layout: Layout = TRANSPOSED) -> list[Entry]:
+def affine(
+    our_path: str | tuple[str, ...], their_name: str, layout: Layout = TRANSPOSED
+) -> list[Entry]:
     """Kernel and bias of an affine map, or of several beside each other."""
-    names = (ours,) if isinstance(ours, str) else ours
+    names = (our_path,) if isinstance(our_path, str) else our_path
     kernels = tuple(f"{name}/kernel" for name in names)
     biases = tuple(f"{name}/bias" for name in names)
-    return [Entry(kernels, f"{theirs}.weight", layout), Entry(biases, f"{theirs}.bias")]
+    return [Entry(kernels, f"{their_name}.weight", layout), Entry(biases, f"{their_name}.bias")]
 
 
-def norm(ours: str, theirs: str) -> list[Entry]:
+def norm(our_path: str, their_name: str) -> list[Entry]:
     """Scale and bias of a layer norm."""
-    return [*scale(ours, theirs), Entry((f"{ours}/bias",), f"{theirs}.bias")]
+    return [*scale(our_path, their_name), Entry((f"{our_path}/bias",), f"{their_name}.bias")]
 
 
-def embedding(ours: str, theirs: str, layout: Layout = SAME) -> list[Entry]:
+def embedding(our_path: str, their_name: str, layout: Layout = SAME) -> list[Entry]:
     """An embedding table."""
-    return [Entry((f"{ours}/embedding",), theirs, layout)]
+    return [Entry((f"{our_path}/embedding",), their_name, layout)]
 
 
-def kernel(ours: str, theirs: str) -> list[Entry]:
+def kernel(our_path: str, their_name: str) -> list[Entry]:
     """The kernel of a map without a bias."""
-    return [Entry((f"{ours}/kernel",), f"{theirs}.weight", TRANSPOSED)]
+    return [Entry((f"{our_path}/kernel",), f"{their_name}.weight", TRANSPOSED)]
 
 
-def scale(ours: str, theirs: str) -> list[Entry]:
+def scale(our_path: str, their_name: str) -> list[Entry]:
     """The scale of a norm without a bias."""
-    return [Entry((f"{ours}/scale",), f"{theirs}.weight")]
+    return [Entry((f"{our_path}/scale",), f"{their_name}.weight")]
 
 
 def output_layer(model: Any) -> list[Entry]:

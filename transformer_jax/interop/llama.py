@@ -97,13 +97,15 @@ def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
     """
     entries = embedding("token_embedding", "embed_tokens.weight")
     for layer in range(model.depth):
-        ours, theirs = f"block_{layer}", f"layers.{layer}"
+        our_path, their_name = f"block_{layer}", f"layers.{layer}"
         for name, initial in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
-            entries += kernel(f"{ours}/attention/{name}", f"{theirs}.self_attn.{initial}_proj")
+            entries += kernel(
+                f"{our_path}/attention/{name}", f"{their_name}.self_attn.{initial}_proj"
+            )
         for name in ("gate", "up", "down"):
-            entries += kernel(f"{ours}/feed_forward/{name}", f"{theirs}.mlp.{name}_proj")
+            entries += kernel(f"{our_path}/feed_forward/{name}", f"{their_name}.mlp.{name}_proj")
         for name, other in norms.items():
-            entries += scale(f"{ours}/{name}", f"{theirs}.{other}")
+            entries += scale(f"{our_path}/{name}", f"{their_name}.{other}")
     return entries + scale("final_norm", "norm") + output_layer(model)
 
 

@@ -84,17 +84,17 @@ def _describe_bloom(model: Decoder) -> dict[str, Any]:
     }
 
 
-def _block_entries(ours: str, theirs: str, attention: str, num_heads: int) -> list[Entry]:
+def _block_entries(our_path: str, their_name: str, attention: str, num_heads: int) -> list[Entry]:
     """A block of either, whose query, key and value of one head lie together."""
-    names = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
-    fused = affine(names, f"{theirs}.{attention}.query_key_value")
+    names = tuple(f"{our_path}/attention/{name}" for name in ("query", "key", "value"))
+    fused = affine(names, f"{their_name}.{attention}.query_key_value")
     return [
         *(entry._replace(layout=interleaved_heads(num_heads)) for entry in fused),
-        *affine(f"{ours}/attention/out", f"{theirs}.{attention}.dense"),
-        *affine(f"{ours}/feed_forward/up", f"{theirs}.mlp.dense_h_to_4h"),
-        *affine(f"{ours}/feed_forward/down", f"{theirs}.mlp.dense_4h_to_h"),
-        *norm(f"{ours}/attention_norm", f"{theirs}.input_layernorm"),
-        *norm(f"{ours}/feed_forward_norm", f"{theirs}.post_attention_layernorm"),
+        *affine(f"{our_path}/attention/out", f"{their_name}.{attention}.dense"),
+        *affine(f"{our_path}/feed_forward/up", f"{their_name}.mlp.dense_h_to_4h"),
+        *affine(f"{our_path}/feed_forward/down", f"{their_name}.mlp.dense_4h_to_h"),
+        *norm(f"{our_path}/attention_norm", f"{their_name}.input_layernorm"),
+        *norm(f"{our_path}/feed_forward_norm", f"{their_name}.post_attention_layernorm"),
     ]
 
 

@@ -22,7 +22,7 @@ _LENGTH = 512  # T5 stores none: the length that it was trained on
 
 
 def _fields(settings: Settings) -> dict[str, Any]:
-    """What both models have of their settings."""
+    """Settings that both T5 models share."""
     projection = settings.get("feed_forward_proj", "relu")  # 1.0's files do not say it
     if projection not in _FEED_FORWARDS:
         allowed = ", ".join(_FEED_FORWARDS)
@@ -31,10 +31,11 @@ def _fields(settings: Settings) -> dict[str, Any]:
         )
     feed_forward, activation = _FEED_FORWARDS[projection]
     implied = {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
-    if (theirs := settings.get("dense_act_fn", implied)) != implied:  # which theirs goes by
+    their_activation = settings.get("dense_act_fn", implied)  # transformers uses this one
+    if their_activation != implied:
         raise InvalidInput(
-            f"config.json: dense_act_fn={theirs}: expected {implied}, as feed_forward_proj="
-            f"{projection} has"
+            f"config.json: dense_act_fn={their_activation}: expected {implied}, as "
+            f"feed_forward_proj={projection} has"
         )
     return {
         "vocab_size": settings["vocab_size"],
@@ -81,8 +82,8 @@ def _make_t5(settings: Settings) -> EncoderDecoder:
 
 def _describe_encoder(model: Encoder | EncoderDecoder) -> dict[str, Any]:
     chosen = (model.feed_forward, model.activation)
-    theirs = [name for name, ours in _FEED_FORWARDS.items() if ours == chosen]
-    if not theirs:
+    names = [name for name, feed_forward in _FEED_FORWARDS.items() if feed_forward == chosen]
+    if not names:
         raise InvalidInput(f"feed_forward: expected one of {_FEED_FORWARDS}, got {chosen}")
     options = {"num_buckets": 32, "max_distance": 128, **model.position_options}
     return {
@@ -93,10 +94,10 @@ def _describe_encoder(model: Encoder | EncoderDecoder) -> dict[str, Any]:
         "num_layers": model.depth,
         "num_heads": model.num_heads,
         "d_kv": model.head_dim or model.width // model.num_heads,
-        "d_ff": model.mlp_dim or round(model.width * (8 / 3 if theirs[0] != "relu" else 4)),
+        "d_ff": model.mlp_dim or round(model.width * (8 / 3 if names[0] != "relu" else 4)),
         "relative_attention_num_buckets": options["num_buckets"],
         "relative_attention_max_distance": options["max_distance"],
-        "feed_forward_proj": theirs[0],
+        "feed_forward_proj": names[0],
         "layer_norm_epsilon": model.norm_epsilon,
         "dropout_rate": model.dropout_rate,
     }
@@ -135,16 +136,18 @@ def _stack_entries(model: Encoder | EncoderDecoder, side: str, inside: str) -> l
     table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     entries = embedding(f"{inside}positions", table)
     for layer in range(model.depth):
-        ours, theirs = f"{inside}block_{layer}", f"{side}.block.{layer}.layer"
+        our_path, prefix = f"{inside}block_{layer}", f"{side}.block.{layer}.layer"
         for part, (name, their_name) in enumerate(attentions.items()):
-            inner = f"{theirs}.{part}.{their_name}"
+            inner = f"{prefix}.{part}.{their_name}"
             for map_name, initial in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
-                entries += kernel(f"{ours}/{name}/{map_name}", f"{inner}.{initial}")
-            entries += scale(f"{ours}/{name}_norm", f"{theirs}.{part}.layer_norm")
-        last = f"{theirs}.{len(attentions)}"
+                entries += kernel(f"{our_path}/{name}/{map_name}", f"{inner}.{initial}")
+            entries += scale(f"{our_path}/{name}_norm", f"{prefix}.{part}.layer_norm")
+        last = f"{prefix}.{len(attentions)}"
         for name, their_name in maps.items():
-            entries += kernel(f"{ours}/feed_forward/{name}", f"{last}.DenseReluDense.{their_name}")
-        entries += scale(f"{ours}/feed_forward_norm", f"{last}.layer_norm")
+            entries += kernel(
+                f"{our_path}/feed_forward/{name}", f"{last}.DenseReluDense.{their_name}"
+            )
+        entries += scale(f"{our_path}/feed_forward_norm", f"{last}.layer_norm")
     return entries + scale(f"{inside}final_norm", f"{side}.final_layer_norm")
 
 

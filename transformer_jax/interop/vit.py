@@ -71,15 +71,17 @@ def _vit_entries(model: VisionTransformer) -> list[Entry]:
         *norm("final_norm", "layernorm"),
     ]
     for layer in range(model.depth):
-        ours, theirs = f"block_{layer}", f"encoder.layer.{layer}"
+        our_path, their_name = f"block_{layer}", f"encoder.layer.{layer}"
         for name in ("query", "key", "value"):
-            entries += affine(f"{ours}/attention/{name}", f"{theirs}.attention.attention.{name}")
+            entries += affine(
+                f"{our_path}/attention/{name}", f"{their_name}.attention.attention.{name}"
+            )
         entries += [
-            *norm(f"{ours}/attention_norm", f"{theirs}.layernorm_before"),
-            *affine(f"{ours}/attention/out", f"{theirs}.attention.output.dense"),
-            *norm(f"{ours}/feed_forward_norm", f"{theirs}.layernorm_after"),
-            *affine(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
-            *affine(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+            *norm(f"{our_path}/attention_norm", f"{their_name}.layernorm_before"),
+            *affine(f"{our_path}/attention/out", f"{their_name}.attention.output.dense"),
+            *norm(f"{our_path}/feed_forward_norm", f"{their_name}.layernorm_after"),
+            *affine(f"{our_path}/feed_forward/up", f"{their_name}.intermediate.dense"),
+            *affine(f"{our_path}/feed_forward/down", f"{their_name}.output.dense"),
         ]
     return entries
 

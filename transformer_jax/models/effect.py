@@ -1,4 +1,4 @@
-"""What the options of a model compute, in a form in which two models compare."""
+"""Normal form of model options, in which two models can be compared."""
 
 import inspect
 from typing import Any

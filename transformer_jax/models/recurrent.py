@@ -214,7 +214,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         return self.clone(**changes)
 
     def _embed(self, tokens: Array | None, vectors: Array | None, types: Array | None) -> Array:
-        """What the first layer reads, [..., L, D]."""
+        """Returns the input of the first layer, [..., L, D]."""
         init = nn.initializers.normal(self.init_std)
         if self.vocab_size is None:
             if vectors is None or vectors.shape[-1] != self.num_features:

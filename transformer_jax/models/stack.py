@@ -287,7 +287,7 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
 
 
 def _attention_variant(options: ModelOptions) -> ModuleFactory | None:
-    """What takes the place of scaled_dot_product_attention; None in the common case."""
+    """Returns a replacement of scaled_dot_product_attention, or None in the common case."""
     stated = own_options(options, "attention")
     chosen = variant(options, "attention")
     if chosen is SoftmaxAttention and stated.get("soft_cap") is None:
@@ -540,7 +540,7 @@ class Stack(nn.Module):
         segments: Array | None,
         common: Context,
     ) -> dict[str, Context]:
-        """What the blocks of each type of layer are told."""
+        """Returns the context of the blocks of each layer type."""
         contexts: dict[str, Context] = {}
         for letter, options in {spec.letter: spec.options for spec in specs}.items():
             own = self._terms_of_type(letter, options, terms, positions)
@@ -563,7 +563,7 @@ class Stack(nn.Module):
     def _terms_of_type(
         self, letter: str, options: ModelOptions, terms: PositionTerms, positions: Array
     ) -> PositionTerms:
-        """What the positions of a type of layer give to its attention."""
+        """Returns the position terms for the attention of a layer type."""
         if self._shares_terms(options, terms):
             return terms
         own = self._terms(f"positions_{letter}", options, positions)
@@ -577,13 +577,13 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _shares_terms(self, options: ModelOptions, terms: PositionTerms) -> bool:
-        """Whether a type of layer has the positions of the model."""
-        ours, theirs = (
+        """Returns whether a layer type has the positions of the model."""
+        type_values, model_values = (
             (one.position, FrozenOptions(own_options(one, "position")))
             for one in (options, self.options)
         )
         are_embeddings = terms.rotation is None and terms.bias is None
-        return ours == theirs and (
+        return type_values == model_values and (
             are_embeddings or self._sizes(options) == self._sizes(self.options)
         )
 

@@ -1,4 +1,4 @@
-"""What all transformers here share: their options, and how they are made from names."""
+"""Base class of all transformers: their options, and how they are made from names."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -75,11 +75,11 @@ class Transformer(nn.Module):
         return hidden if gain == 1 else hidden * gain
 
     def is_causal(self) -> bool:
-        """Whether no position sees what comes after it, among the first 256."""
+        """Returns whether no position sees later ones, among the first 256."""
         return is_causal(self.options)
 
     def can_cache(self) -> bool:
-        """Whether what a position has computed surely stays right when tokens follow it."""
+        """Returns whether values of a position surely stay valid when tokens follow."""
         return can_cache(self.options)
 
     def example_tokens(self, max_length: int) -> Array:

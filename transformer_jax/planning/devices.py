@@ -28,7 +28,7 @@ HERE = ("cpu", "gpu")  # devices of this machine, whose rates are measured
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a program is compiled for and compared with: a device, or several that are linked.
+    """Target of a compilation: a device, or several that are linked.
 
     Attributes:
       name: as `--device` takes it.
@@ -83,7 +83,7 @@ def _gpu(name: str, count: str, kind: str, memory: int, bandwidth: float, **abou
 
 
 def _count(name: str, text: str, most: int, of_what: str) -> int:
-    """How many devices `--device=NAME:TEXT` asks for; one without a number."""
+    """Returns the number of devices in `--device=NAME:TEXT`; 1 if none is given."""
     number = int(text) if text.isdecimal() else int(not text)
     if not 1 <= number <= most:
         raise InvalidInput(f"--device={name}:{text}: expected 1 to {most} {of_what}")
@@ -98,8 +98,8 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ..
         return tuple(topologies.get_topology_desc(platform=platform, **how).devices)
     except (RuntimeError, NotImplementedError, ValueError, KeyError) as error:
         if importlib.util.find_spec(_MODULE_OF_COMPILER[platform]) is not None:
-            said = str(error).partition("\n")[0]
-            raise InvalidInput(f"--device={name}: its compiler failed: {said[:200]}") from error
+            reason = str(error).partition("\n")[0]
+            raise InvalidInput(f"--device={name}: its compiler failed: {reason[:200]}") from error
         raise InvalidInput(
             f"--device={name}: its compiler is not here: in a clone pip install -e "
             f"'.[train,{extra}]' into an environment of its own"
@@ -107,7 +107,7 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ..
 
 
 def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
-    """What XLA has to know of a GPU, as text of its GpuTargetConfigProto."""
+    """Returns XLA's description of a GPU, as text of its GpuTargetConfigProto."""
     major = about.pop("major")
     facts = {
         "threads_per_block_limit": 1024,

@@ -1,4 +1,4 @@
-"""What a config's training step would need on devices, as their own compiler says."""
+"""Resources of a config's training step on devices, from their own compiler."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one training step needs on a device, or on each of several.
+    """Resources of one training step on a device, or on each of several.
 
     Attributes:
       device: its name.
@@ -254,8 +254,8 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
     elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere
 
     def placed(leaf: Any) -> jax.ShapeDtypeStruct:
-        there = getattr(leaf, "sharding", None) or elsewhere
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+        sharding = getattr(leaf, "sharding", None) or elsewhere
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     shapes = jax.tree.map(placed, prepared.shapes)
     return jax.jit(prepared.advance, donate_argnums=1).lower(*shapes)

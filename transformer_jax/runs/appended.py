@@ -11,7 +11,7 @@ from transformer_jax.runs.files import inside
 
 
 def _is_torn(line: bytes) -> bool:
-    """Whether a line is the beginning of a row: a write that was killed ends anywhere."""
+    """Returns whether a line is an incomplete row; a killed write may end anywhere."""
     depth, in_text, is_escaped = 0, False, False
     for character in line.decode(errors="replace"):
         if is_escaped or character == "\\":

@@ -36,7 +36,7 @@ _NONE = -1  # in the place of a step
 
 
 class Restored(NamedTuple):
-    """What a checkpoint gives back.
+    """A restored checkpoint.
 
     Attributes:
       step: optimizer updates so far.
@@ -348,15 +348,15 @@ def damage_of(path: Path) -> str | None:
         return f"manifest.json is damaged: {error}"
     for name in sorted(expected.keys() | hashes.keys()):
         if expected.get(name) != hashes.get(name):
-            digest, there = (names.get(name, "no such file")[:12] for names in (expected, hashes))
-            return f"state/{name} was changed: expected sha256 {digest}, found {there}"
+            digest, actual = (names.get(name, "no such file")[:12] for names in (expected, hashes))
+            return f"state/{name} was changed: expected sha256 {digest}, found {actual}"
     return None
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
     """The shape of an array that is read, and where it shall lie, whoever saved it."""
-    there = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _checkpointer(barriers: Callable | None = None) -> Any:
@@ -384,7 +384,7 @@ def _refuse_non_finite(step: int, state: Any) -> None:
 
 
 def _is_finite(leaf: Any) -> bool:
-    """Whether all numbers of an array are finite, those that other processes hold too."""
+    """Returns whether all numbers of an array are finite, on all processes."""
     if getattr(leaf, "is_fully_addressable", True):
         return bool(np.isfinite(np.asarray(leaf)).all())
     return bool(_all_finite(leaf))

@@ -49,7 +49,7 @@ class InUse(InvalidInput):
 
 
 class Status(NamedTuple):
-    """What STATUS says.
+    """Content of STATUS.
 
     Attributes:
       word: running, done, failed or interrupted; missing where there is none.
@@ -218,11 +218,11 @@ class RunDirectory:
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
 
     def is_alone(self) -> bool:
-        """Whether its times are its own, and not those of runs that were computed with it."""
+        """Returns whether measured times are its own, not those of runs computed with it."""
         return self.has_begun() and self.manifest().get("members", 1) == 1
 
     def manifest(self) -> dict:
-        """What ran."""
+        """Reads the config."""
         manifest = parsed_object(self._text("manifest.json"), self.path / "manifest.json")
         refuse_version_1(manifest, self.path / "manifest.json")
         if not isinstance(manifest.get("data"), dict):
@@ -236,7 +236,7 @@ class RunDirectory:
         return parsed_object(self._text("evaluation.json"), self.path / "evaluation.json")
 
     def has_scores(self) -> bool:
-        """Whether the final scores are there and can be read."""
+        """Returns whether the final scores exist and can be read."""
         with contextlib.suppress(InvalidInput):
             return bool(self.evaluation())
         return False
@@ -246,12 +246,12 @@ class RunDirectory:
         return self.read_status().word
 
     def read_status(self) -> Status:
-        """What STATUS says."""
+        """Reads STATUS."""
         path = self.file("STATUS")
         return parse_status(path.read_text("utf-8", "replace") if path.exists() else "")
 
     def has_begun(self) -> bool:
-        """Whether a launch came as far as its manifest."""
+        """Returns whether a launch came as far as its manifest."""
         return self.file("manifest.json").exists()
 
     def tokenizer(self, own: Any = None) -> Tokenizer | None:
@@ -265,7 +265,7 @@ class RunDirectory:
         return load_tokenizer(self.file("tokenizer.json"), own)
 
     def sizes(self) -> dict[str, Any]:
-        """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
+        """Sizes of the data that the model has to know, e.g. vocab_size."""
         sizes = self.manifest().get("sizes", {})
         return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
@@ -405,8 +405,8 @@ class RunDirectory:
 
     def cut_metrics(self, step: int) -> None:
         """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""
-        kept = [row for row in self.metrics() if row["step"] <= step]
-        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        rows = [row for row in self.metrics() if row["step"] <= step]
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def now() -> str:

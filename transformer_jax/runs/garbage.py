@@ -1,4 +1,4 @@
-"""What may be deleted below a folder of runs, and how much room it takes.
+"""Deletable files below a folder of runs, with their sizes.
 
 Always: what killed processes left half written, and damaged checkpoints. If asked for: checkpoints
 of studies' cells that are done, whose scores stay.

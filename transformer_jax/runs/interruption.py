@@ -39,7 +39,7 @@ class StopSignal:
         self._agrees = agrees
 
     def agree(self) -> None:
-        """Where several processes train a run: a signal that came to one is a signal to all.
+        """Shares signals between the processes of a run: a signal to one is a signal to all.
 
         Between two calls none of them acts on one, or they would not end together.
         """

@@ -86,7 +86,7 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
 
 
 def _is_gone(path: Path) -> bool:
-    """Whether the process that trains here was one of this machine's and is no more.
+    """Returns whether the process that trained here was one of this machine's and is gone.
 
     Containers that share a name and a folder, and do not see each other's processes, look dead.
     """
@@ -230,9 +230,9 @@ def _one_meant_by(key: str, names: Collection[str], text: str) -> str:
 
 def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
     """Returns the whole keys of columns, which are joined by commas; errors as of `filtered`."""
-    there = dict.fromkeys(key for row in rows for key in row)
+    keys = dict.fromkeys(key for row in rows for key in row)
     asked = [key for key in columns.split(",") if key]
-    return [_one_meant_by(key, there, f"--columns={columns}") if rows else key for key in asked]
+    return [_one_meant_by(key, keys, f"--columns={columns}") if rows else key for key in asked]
 
 
 def filtered(
@@ -251,12 +251,12 @@ def filtered(
     columns_there = dict.fromkeys(name for facts in rows for name in facts)
     for text in filters if rows else ():
         _one_meant_by(re.split(r"<=|>=|!=|<|>|=", text)[0].strip(), columns_there, text)
-    kept = [facts for facts in rows if all(test(facts) for test in tests)]
+    passing = [facts for facts in rows if all(test(facts) for test in tests)]
     key = (sort or "run").removeprefix("-")
     if rows:
         key = _one_meant_by(key, columns_there, f"--sort={sort}")
     have, lack = [], []
-    for facts in kept:
+    for facts in passing:
         value = facts.get(key)
         (lack if value is None or value != value else have).append(facts)  # nan has no place
     mixed = len({isinstance(facts[key], str) for facts in have}) > 1

@@ -1,4 +1,4 @@
-"""How runs and studies show themselves in a notebook."""
+"""Notebook views of runs and studies."""
 
 import html
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live line, or plain lines without a screen."""
+"""Progress of a run on a terminal: one live line, or plain lines without a screen."""
 
 import contextlib
 import itertools

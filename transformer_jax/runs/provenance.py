@@ -1,4 +1,4 @@
-"""What a run depends on beside its config: packages, device, git revision, settings."""
+"""Dependencies of a run besides its config: packages, device, git revision, settings."""
 
 import contextlib
 import functools
@@ -71,7 +71,7 @@ def machine_name() -> str:
 
 
 def _is_deterministic(platform_name: str) -> bool:
-    """Whether the same command on the same machine gives the same bits."""
+    """Returns whether the same command on the same machine gives the same bits."""
     flags = os.environ.get("XLA_FLAGS", "")
     return platform_name != "gpu" or "--xla_gpu_deterministic_ops=true" in flags
 

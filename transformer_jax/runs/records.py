@@ -1,4 +1,4 @@
-"""From the records of single steps to rows of metrics.jsonl."""
+"""Rows of metrics.jsonl, from the records of single steps."""
 
 from collections.abc import Callable, Iterable
 
@@ -48,8 +48,8 @@ class StepLog:
         self._losses: list[float] = []
         self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
 
-    def told(self) -> list[str]:
-        """What a terminal shows beside the last step: the loss by row, and more of the last row."""
+    def details(self) -> list[str]:
+        """Returns the terminal's text next to the step: the loss, and more of the last row."""
         names = {"train/gradient_norm": "gradient norm", "train/learning_rate": "learning rate"}
         shown = [f"{name} {self._latest[key]:.3g}" for key, name in names.items() if self._latest]
         speed = self._latest.get(f"time/input_{self._counted}_per_second")

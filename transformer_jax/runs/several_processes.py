@@ -1,4 +1,4 @@
-"""What several processes that train one run do together: agree, fail together, write one folder.
+"""Several processes of one run: they agree, fail together and write one folder.
 
 So all of them are the same code with the same files before them, and decide the same. The first
 writes the run's directory, others a scratch copy of it; checkpoints alone are one folder for all,
@@ -58,11 +58,11 @@ def others_missed() -> Generator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        said = str(error).partition("\n")[0][:200]
-        if jax.process_count() == 1 or said.startswith(_OURS):
+        reason = str(error).partition("\n")[0][:200]
+        if jax.process_count() == 1 or reason.startswith(_OURS):
             raise
         raise OtherProcessEnded(
-            f"another process of this run has ended or cannot be reached: {said}\n"
+            f"another process of this run has ended or cannot be reached: {reason}\n"
             "start all of them again to go on from the last checkpoint"
         ) from error
 
@@ -130,7 +130,7 @@ def refuse_other(what: str, text: str) -> None:
 
 
 class Barriers:
-    """Where the processes of a run wait for each other while orbax writes one checkpoint.
+    """Barriers between the processes of a run while orbax writes one checkpoint.
 
     One that could not write comes to the barriers that are left, else the others would wait there
     for as long as orbax waits, 20 minutes.
@@ -144,7 +144,7 @@ class Barriers:
         self._questions = itertools.count()
 
     def __call__(self, *, key: str, timeout_ms: int) -> None:
-        """What orbax calls, by names of its own."""
+        """Barrier function that orbax calls, with names of its own."""
         name = next((name for name in self._left if name in key), None)
         if name is not None:
             self._left.remove(name)

@@ -80,8 +80,8 @@ def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
     for name, cost in costs.items():
         apart = []
         for what in ("parameters", "flops", "counted", "updates"):
-            ours, theirs = getattr(cost, what), getattr(costs[base], what)
-            if share := spell_share(ours, theirs):
+            arm_cost, base_cost = getattr(cost, what), getattr(costs[base], what)
+            if share := spell_share(arm_cost, base_cost):
                 apart.append(f"{what} {share}")
         if apart:
             lines.append(f"{name}: {', '.join(apart)}")
@@ -403,7 +403,7 @@ class ArmBuilder:
 
     @staticmethod
     def baselines(arm: Arm) -> Baselines:
-        """What simple methods reach on an arm's data, found once in a process."""
+        """Returns the scores of simple methods on an arm's data, computed once per process."""
         key = arm.data, arm.config.training.steps
         if key not in _BASELINES:
             _BASELINES[key] = baselines_of(arm.prepared.task, arm.config.training.steps)
@@ -433,8 +433,8 @@ class ArmBuilder:
             if arm.hash in before:
                 certificates[name] = before[arm.hash]
                 continue
-            its = base_probe if name == self.design.base else probe(arm.prepared)
-            certificates[name] = check_manipulation(its, base_probe)
+            arm_probe = base_probe if name == self.design.base else probe(arm.prepared)
+            certificates[name] = check_manipulation(arm_probe, base_probe)
             refuse_looking_ahead(name, certificates[name])
         return certificates
 
@@ -483,15 +483,15 @@ class Estimate:
     Attributes:
       members: Number of members; 1 is one after another.
       seconds: Arm -> seconds of one cell, for training and evaluation.
-      told: What was timed, in words.
+      description: Timed programs, in words.
     """
 
     members: int
     seconds: dict[str, float]
-    told: str
+    description: str
 
     def seconds_of(self, arm: str) -> float:
-        """Of one cell of an arm; a trial of a tuning is as long as the usual cell."""
+        """Returns the seconds of one cell of an arm; a trial takes as long as a usual cell."""
         usual = max(self.seconds.values(), default=0.0)
         return self.seconds.get(arm, usual)
 
@@ -533,7 +533,7 @@ def nothing_to_run(arms: Iterable[str], members: int = 1) -> Estimate:
 
 
 def _evaluation_seconds(prepared: Prepared) -> float:
-    """Of all evaluations of a cell: one batch, timed, times how many there are."""
+    """Returns the seconds of all evaluations of a cell, from one timed batch."""
     config, score = prepared.config, score_of(prepared)
     params = prepared.draw(np.uint32(0)).params
     size = config.evaluation.batch_size

@@ -160,7 +160,7 @@ class Cell(NamedTuple):
         return UNFINISHED
 
     def reason(self) -> str:
-        """What STATUS says about a failure."""
+        """Returns the failure that STATUS states."""
         status = RunDirectory(self.path).read_status()
         if status.word == "done":
             return "" if self.means() else UNREADABLE
@@ -192,7 +192,7 @@ class Cell(NamedTuple):
         return {DONE: self.means("validation"), DIVERGED: {}}.get(self.state())
 
     def metric_facts(self) -> dict[str, dict[str, Any]]:
-        """What is known of the metrics that were asked for: name -> unit, direction, code."""
+        """Returns facts about the requested metrics: name -> unit, direction, code."""
         later = read_details(self).get("metrics", {}).get("facts", {})
         first = _read(self.path, "evaluation.json").get("metrics", {})
         target = RunDirectory(self.path).config().evaluation.target if first else None
@@ -200,7 +200,7 @@ class Cell(NamedTuple):
         return {**own, **later}
 
     def _got_worse(self) -> bool:
-        """Whether the final losses, on test and in training, are above those of an untrained model.
+        """Returns whether final test and training losses are above those of an untrained model.
 
         Above by more than its noise: an untrained model's loss is that of a uniform guess, log V,
         up to a few per cent. A run that merely learned nothing has a score and is worse by it; one
@@ -225,7 +225,7 @@ def _read_json(path: Path, stamp: int) -> dict:
 
 
 def _read(folder: Path, name: str) -> dict:
-    """What a JSON file holds, read once while it does not change; {} where there is none."""
+    """Returns the content of a JSON file, cached until it changes; {} without one."""
     file = inside(folder, name)
     try:
         return _read_json(file, os.stat(file).st_mtime_ns)
@@ -234,5 +234,5 @@ def _read(folder: Path, name: str) -> dict:
 
 
 def read_details(cell: Cell) -> dict[str, Any]:
-    """What details.json holds; {} where there is none."""
+    """Returns the content of details.json; {} without one."""
     return _read(cell.path, "details.json")

@@ -18,15 +18,19 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
     A group is what the arms have in common of the other options that arms change, spelled out; ""
     where they change no other.
     """
-    arms = {name: its for name, its in study.sealed["arms"].items() if name in verdicts["values"]}
+    arms = {
+        name: arm_values
+        for name, arm_values in study.sealed["arms"].items()
+        if name in verdicts["values"]
+    }
     keys = list(dict.fromkeys(key for changes in arms.values() for key in changes))
     settings = {arm: {k: study.value_of(arm, k) for k in keys} for arm in arms}
     sweeps: dict[str, dict[str, list[str]]] = {}
     for key in keys:
         groups: dict[str, list[str]] = {}
-        for arm, its in settings.items():
-            if is_number(its[key]) and verdicts["values"][arm]["mean"] is not None:
-                rest = ", ".join(f"{k}={value}" for k, value in its.items() if k != key)
+        for arm, arm_values in settings.items():
+            if is_number(arm_values[key]) and verdicts["values"][arm]["mean"] is not None:
+                rest = ", ".join(f"{k}={value}" for k, value in arm_values.items() if k != key)
                 groups.setdefault(rest, []).append(arm)
         ordered = {
             rest: sorted(names, key=lambda arm: settings[arm][key])
@@ -49,8 +53,13 @@ def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> list[dict[str, An
                 for arm in arms
             ]
             line = {"name": group or study.metric, "index": index, "x": values}
-            ends = {"low": [min(its) for its in scores], "high": [max(its) for its in scores]}
-            series.append({**line, "mean": [float(np.mean(its)) for its in scores], **ends})
+            ends = {
+                "low": [min(step_scores) for step_scores in scores],
+                "high": [max(step_scores) for step_scores in scores],
+            }
+            series.append(
+                {**line, "mean": [float(np.mean(step_scores)) for step_scores in scores], **ends}
+            )
         by_factors = all(x > 0 for line in series for x in line["x"])
         label = f"test {study.metric}"
         charts.append({"series": series, "xLabel": key, "yLabel": label, "logX": by_factors})
@@ -92,13 +101,13 @@ def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
             where = f" where {group}" if group else ""
             sentence = f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}"
             best_value = optimum_of(study, verdicts, key, arms)
-            told = "" if isinstance(best_value, str) else by_parabola(best_value)
-            sentences.append(sentence + told)
+            note = "" if isinstance(best_value, str) else by_parabola(best_value)
+            sentences.append(sentence + note)
     return sentences
 
 
 def by_parabola(best: Optimum) -> str:
-    """What a parabola says of the best value."""
+    """A parabola's estimate of the best value."""
     low, high = best.interval
     return f"; by a parabola {best.at:.3g} is the best value, 95 % [{low:.3g}, {high:.3g}]"
 

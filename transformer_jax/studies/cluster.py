@@ -1,4 +1,4 @@
-"""Where jobs with cells go: a Slurm cluster or processes of this machine, through submitit."""
+"""Jobs with cells, on a Slurm cluster or in processes of this machine, through submitit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ KINDS = ("slurm", "local")
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where jobs go.
+    """Target of the jobs.
 
     Attributes:
       kind: slurm, or local: processes of this machine.
@@ -53,8 +53,8 @@ def parse_cluster(
         of jobs where there are none.
     """
     if kind is None:
-        said = [] if cells_per_job is None else [f"--cells_per_job={cells_per_job}"]
-        for option in (*said, *(f"--job={text}" for text in parameters)):
+        stated = [] if cells_per_job is None else [f"--cells_per_job={cells_per_job}"]
+        for option in (*stated, *(f"--job={text}" for text in parameters)):
             raise InvalidInput(f"{option}: only with --executor, one of {', '.join(KINDS)}")
         return None
     if cells_per_job is None:

@@ -73,8 +73,8 @@ class Comparison:
         """Runs by config without seed and cadence, named by what differs."""
         groups: dict[tuple, dict[int, str]] = {}
         for name, (_, config, _) in self._facts.items():
-            kept = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
-            arm = tuple((key, str(value)) for key, value in kept.items())
+            options = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
+            arm = tuple((key, str(value)) for key, value in options.items())
             groups.setdefault(arm, {}).setdefault(config["seed"], name)
         if len(groups) == 1:
             return {"all": next(iter(groups.values()))}
@@ -91,7 +91,7 @@ class Comparison:
     # ---- what is said
 
     def rows(self) -> list[list[str]]:
-        """What differs between the configs, and every result."""
+        """Returns options that differ between the runs, and all results."""
         keys = dict.fromkeys(key for facts in self.columns.values() for key in facts)
         rows = []
         for key in keys:
@@ -101,7 +101,7 @@ class Comparison:
         return rows
 
     def warnings(self) -> list[str]:
-        """What makes a difference between the runs mean less than it seems."""
+        """Returns reasons why a difference between the runs means less than it seems."""
         manifests, configs, _ = zip(*self._facts.values(), strict=True)
         warnings = []
         unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
@@ -119,11 +119,11 @@ class Comparison:
         return warnings + among(list(self._facts.values()), computed_otherwise)
 
     def scored_otherwise(self) -> list[str]:
-        """What the runs were scored on otherwise; where there is any, nothing is claimed."""
+        """Returns differences in scoring; if there are any, nothing is claimed."""
         return among(list(self._facts.values()), scored_otherwise, self.metric.rpartition("/")[2])
 
     def verdict(self) -> str:
-        """What so few runs can support: nothing about a cause."""
+        """Returns the claim that so few runs can support: nothing about a cause."""
         fewest = min(len(seeds) for seeds in self.arms.values())
         if len(self.arms) == 1 and fewest == 1:
             return "the same config and the same seed: one run and its copies"
@@ -149,7 +149,7 @@ class Comparison:
         intervals = []
         for name, arm in others:
             seeds = sorted(base.keys() & arm.keys())
-            scores = [[self.columns[its[s]][self.metric] for s in seeds] for its in (arm, base)]
+            scores = [[self.columns[runs[s]][self.metric] for s in seeds] for runs in (arm, base)]
             d = [
                 math.nan if None in pair else sign * (float(pair[0]) - float(pair[1]))
                 for pair in zip(*scores, strict=True)

@@ -99,7 +99,7 @@ class Tuning(BaseModel, extra="forbid", frozen=True):
         """Number of trials of each arm."""
         return len(self.grid) * len(self.seeds)
 
-    def told(self) -> str:
+    def described(self) -> str:
         """Describes the grid, for the plan."""
         values = ", ".join(f"{value:g}" for value in self.grid)
         return f"{self.key} {values} with {len(self.seeds)} seeds, then a parabola"

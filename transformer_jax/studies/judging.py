@@ -1,4 +1,4 @@
-"""From a study's cells to its verdicts, and when to refuse one.
+"""Verdicts from a study's cells, and the reasons to refuse one.
 
 Words such as better or worse are read off an interval, see statistics.read_off; what is
 here may only withhold one.
@@ -44,7 +44,7 @@ _WINDOWS = {"data.length", "evaluation.stride", "data.separate_documents"}
 
 
 class RunFacts(NamedTuple):
-    """What is read of a run to compare it with others.
+    """Facts of a run that comparisons need.
 
     Attributes:
       manifest: what ran.
@@ -104,27 +104,29 @@ def computed_otherwise(
     `changed` are the options in which the runs differ on purpose. Cells of one study were found by
     their hash, so only the packages that it covers count.
     """
-    ours, theirs = one.manifest, other.manifest
+    manifest, other_manifest = one.manifest, other.manifest
     reasons = []
     if cells:
-        packages = [deciding(run)["packages"] for run in (ours, theirs)]
+        packages = [deciding(run)["packages"] for run in (manifest, other_manifest)]
     else:
-        packages = [run.get("packages", {}) for run in (ours, theirs)]
-        same = "code" if "code" in ours and "code" in theirs else "git"
-        if ours[same] != theirs[same]:
+        packages = [run.get("packages", {}) for run in (manifest, other_manifest)]
+        same = "code" if "code" in manifest and "code" in other_manifest else "git"
+        if manifest[same] != other_manifest[same]:
             reasons.append("computed by other code")
     if packages[0] != packages[1]:
         reasons.append("other packages")
-    if ours.get("members", 1) != theirs.get("members", 1):
+    if manifest.get("members", 1) != other_manifest.get("members", 1):
         reasons.append("trained with other numbers of members at a time")
-    if device_of(ours["device"]) != device_of(theirs["device"]):
+    if device_of(manifest["device"]) != device_of(other_manifest["device"]):
         reasons.append("other device")
-    if ours.get("environment", {}) != theirs.get("environment", {}):
+    if manifest.get("environment", {}) != other_manifest.get("environment", {}):
         reasons.append("other flags of jax or XLA")
     for kind, word in (("initial", "weights behind initial."), ("own_rows", "code of ")):
-        both = ours.get(kind, {}).keys() & theirs.get(kind, {}).keys()
-        reasons += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]
-    if ours.get("legs") != theirs.get("legs"):
+        both = manifest.get(kind, {}).keys() & other_manifest.get(kind, {}).keys()
+        reasons += [
+            f"other {word}{key}" for key in both if manifest[kind][key] != other_manifest[kind][key]
+        ]
+    if manifest.get("legs") != other_manifest.get("legs"):
         reasons.append("one was extended, so its first updates were not of this config")
     if "model.dtype" not in changed and one.config["model.dtype"] != other.config["model.dtype"]:
         reasons.append("other precision")
@@ -134,7 +136,7 @@ def computed_otherwise(
 def among(
     runs: Sequence[RunFacts], differences: Callable[..., list[str]], *arguments: Any
 ) -> list[str]:
-    """What some run has apart from the first, each said once."""
+    """Returns the facts in which some run differs from the first, each once."""
     pairs = (differences(other, runs[0], *arguments) for other in runs[1:])
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 
@@ -269,7 +271,7 @@ _RATE = "optimizer.learning_rate"
 
 
 class Evidence(NamedTuple):
-    """What an arm is judged by.
+    """Evidence that an arm is judged by.
 
     Attributes:
       base: Seed -> outcome of the baseline.
@@ -334,12 +336,12 @@ def decide(
 
 
 def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:
-    """Whether no score could be better, so that equal ones say nothing against the change."""
+    """Returns whether no score could be better, so that equal scores show no harm."""
     return metric.endswith("accuracy") and all(o.value == 1 for o in outcomes.values())
 
 
 def untuned(verdict: str) -> str:
-    """What limits a verdict between arms that were not tuned."""
+    """Returns the remark on a verdict between arms that were not tuned."""
     gives_one = verdict in (BETTER, WORSE, SAME)
     limited = gives_one or verdict in (UNRESOLVED, UNSTABLE)
     return UNTUNED if limited else ""
@@ -385,8 +387,8 @@ def judge_study(study: Study) -> dict[str, Any]:
     for name, arm in by_arm.items():
         arm["asked_before"] = asked_before[name]
         if not refusals[name]:
-            each = statistics.FOR_MEANS * arm["level"] / max(family, arm.get("family", 0))
-            arm["beyond_this_text"] = _beyond(study, name, arm["seeds"], each)
+            arm_level = statistics.FOR_MEANS * arm["level"] / max(family, arm.get("family", 0))
+            arm["beyond_this_text"] = _beyond(study, name, arm["seeds"], arm_level)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -462,18 +464,18 @@ def _outcomes(study: Study, arm: str) -> dict[int, Outcome]:
 
 
 def _computes_the_same(study: Study, arm: str) -> bool | None:
-    """Whether an arm gives every test example the base's loss, in every seed."""
+    """Returns whether an arm gives every test example the base's loss, in every seed."""
     for seed in study.seeds:
-        ours, theirs = (losses_of(study.cell(name, seed)) for name in (arm, study.base))
-        if ours is None or theirs is None:
+        arm_losses, base_losses = (losses_of(study.cell(name, seed)) for name in (arm, study.base))
+        if arm_losses is None or base_losses is None:
             return None
-        if not np.array_equal(ours, theirs):
+        if not np.array_equal(arm_losses, base_losses):
             return False
     return True
 
 
 def _revisions(study: Study) -> int:
-    """How many revisions of this package computed the cells."""
+    """Returns how many revisions of this package computed the cells."""
     runs = [RunDirectory(cell.path) for cell in study.cells() if cell.state() in OUTCOMES]
     return len({run.manifest().get("code") for run in runs})
 
@@ -518,7 +520,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
     asked = flatten(study.sealed["base_config"])["evaluation.every"]
     by_curve |= "curve" in arguments_of_metric(study.metric)
     # Within pairs, and between the seeds of the base.
-    for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
+    for pair in [*done, *((other, done[0][1]) for _, other in done[1:])]:
         refusals += scored_otherwise(*pair, study.metric, changed)
         refusals += computed_otherwise(*pair, changed, cells=True)
         every = [run.config["evaluation.every"] for run in pair]
@@ -544,16 +546,16 @@ def _has_score(cell: Cell, metric: str) -> bool:
 
 
 def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[str, Any] | None:
-    """Whether the difference holds for new text too: seeds and clusters of sequences crossed."""
+    """Returns whether the difference holds for new text too: seeds and clusters crossed."""
     if study.metric not in ("loss", "bits_per_byte", "accuracy") or len(seeds) < 3:
         return None
     rows = []
     for seed in seeds:
-        ours = sequences_of(study.cell(arm, seed), study.metric)
-        theirs = sequences_of(study.cell(study.base, seed), study.metric)
-        if ours is None or theirs is None or ours.shape != theirs.shape:
+        arm_losses = sequences_of(study.cell(arm, seed), study.metric)
+        base_losses = sequences_of(study.cell(study.base, seed), study.metric)
+        if arm_losses is None or base_losses is None or arm_losses.shape != base_losses.shape:
             return None
-        rows.append(ours - theirs)
+        rows.append(arm_losses - base_losses)
     clusters = _clusters_of(study.cell(study.base, seeds[0]))
     d_SQ = by_cluster(np.stack(rows), clusters)
     if d_SQ.shape[1] < 2:
@@ -565,7 +567,7 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
 
 
 def _clusters_of(cell: Cell) -> np.ndarray:
-    """Which test sequences belong together, [q]: those of a document, or of a part of a long text.
+    """Returns the cluster of each test sequence, [q]: its document, or part of a long text.
 
     Windows of one text are neighbours, whose losses go together; sentences and images are not.
     """

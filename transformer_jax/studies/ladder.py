@@ -112,7 +112,7 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
     studies = [Study(rung_path(workdir, ladder.key, value)) for value in ladder.rungs]
     verdicts = [study.verdicts() for study in studies]
     first = verdicts[0]
-    kept = ("mean", "interval", "words")
+    fields = ("mean", "interval", "words")
     judged = as_plain(
         {
             "question": first["question"],
@@ -122,7 +122,7 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
             "base": first["base"],
             "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
             "arms": {
-                arm: [{key: v["arms"][arm].get(key) for key in kept} for v in verdicts]
+                arm: [{key: v["arms"][arm].get(key) for key in fields} for v in verdicts]
                 for arm in first["arms"]
             },
             "optima": _optima(studies),
@@ -140,10 +140,10 @@ def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) ->
     chart: Mapping[str, Any] = {}
     for index, (value, study) in enumerate(zip(ladder["values"], studies, strict=True)):
         named = {"name": rung_name(ladder["key"], value), "index": index}
-        for its in sweep_charts(study, study.verdicts()):
-            if its["xLabel"] in ladder["optima"]:
-                chart = its
-                series += [{**line, **named} for line in its["series"]]
+        for part in sweep_charts(study, study.verdicts()):
+            if part["xLabel"] in ladder["optima"]:
+                chart = part
+                series += [{**line, **named} for line in part["series"]]
     if series:
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
             from transformer_jax.studies.figures import draw_lines
@@ -161,7 +161,7 @@ def _optima(studies: Sequence[Study]) -> dict[str, Any]:
         if list(groups) != [""]:
             continue
         by_rung = [optimum_of(study, study.verdicts(), key, groups[""]) for study in studies]
-        found = [(n, its) for n, its in enumerate(by_rung) if not isinstance(its, str)]
+        found = [(n, optimum) for n, optimum in enumerate(by_rung) if not isinstance(optimum, str)]
         optima[key] = {"by_rung": by_rung}
         if len(found) > 1:
             (start, first), (end, last) = found[0], found[-1]
@@ -175,12 +175,12 @@ def ladder_text(ladder: Mapping[str, Any]) -> str:
         [
             arm,
             f"{value:g}",
-            signed(its["mean"]),
-            spell_interval(its["interval"]),
-            its["words"],
+            signed(optimum["mean"]),
+            spell_interval(optimum["interval"]),
+            optimum["words"],
         ]
         for arm, by_rung in ladder["arms"].items()
-        for value, its in zip(ladder["values"], by_rung, strict=True)
+        for value, optimum in zip(ladder["values"], by_rung, strict=True)
     ]
     heads = ["arm", ladder["key"], f"{ladder['metric']}, difference", "interval", "verdict"]
     scores = ", ".join(
@@ -195,17 +195,17 @@ def ladder_text(ladder: Mapping[str, Any]) -> str:
 
 
 def _best_values(ladder: Mapping[str, Any]) -> list[str]:
-    """Where the best value of an option lies that all arms set, a line for each option."""
+    """Returns a line for each option that all arms set: the location of its best value."""
     sentences = []
-    for key, its in ladder["optima"].items():
+    for key, optimum in ladder["optima"].items():
         found = [
             f"{best if isinstance(best, str) else _spelled(best)} at {value:g}"
-            for value, best in zip(ladder["values"], its["by_rung"], strict=True)
+            for value, best in zip(ladder["values"], optimum["by_rung"], strict=True)
         ]
         says = f"the best {key}"
-        if "moved" in its:
-            start, end = (ladder["values"][place] for place in its["between"])
-            says += f" moves by x {_spelled(its['moved'])} from {start:g} to {end:g}"
+        if "moved" in optimum:
+            start, end = (ladder["values"][place] for place in optimum["between"])
+            says += f" moves by x {_spelled(optimum['moved'])} from {start:g} to {end:g}"
         by = "by a parabola, 95 % each; ends beyond what was tried are extrapolated"
         sentences.append(f"- **{says}**: {', '.join(found)} ({by})")
     return sentences

@@ -1,10 +1,10 @@
-"""How a run ends, and the words that are said of an arm compared with the base."""
+"""Outcomes of a run, and the words for an arm compared with the base."""
 
 from typing import NamedTuple
 
 
 class Outcome(NamedTuple):
-    """What a cell counts as.
+    """Outcome of a cell.
 
     Attributes:
       value: of the primary metric; None where there is none.

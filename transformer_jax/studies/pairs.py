@@ -86,7 +86,7 @@ class TrainedPairs:
         self.cost: Sequence[str] = [line.partition(": ")[2] for line in unmatched(costs, _BASE)]
 
     def missing(self, seeds: Sequence[int]) -> int:
-        """How many pairs are not there yet."""
+        """Returns how many pairs are missing."""
         pairs = [self._pair(seed) for seed in seeds]
         return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
 
@@ -130,8 +130,10 @@ class TrainedPairs:
         differences = []
         for pair in map(self._pair, seeds):
             if all(cell.state() == DONE for cell in pair):
-                theirs, ours = (cell.means("validation")[self._design.metric] for cell in pair)
-                differences.append(sign * (ours - theirs))
+                base_score, arm_score = (
+                    cell.means("validation")[self._design.metric] for cell in pair
+                )
+                differences.append(sign * (arm_score - base_score))
         return differences
 
     def _pair(self, seed: int) -> list[Cell]:

@@ -90,13 +90,13 @@ def share_of(test: int) -> float:
     return test**-_FALL / float(special.zeta(_FALL))
 
 
-def needed(test: int, kept: int) -> float:
+def needed(test: int, num_kept: int) -> float:
     """Returns the e-value at which the t-th confirmed change is kept; `kept` were kept before."""
-    return 1 / (FDR * share_of(test) * (kept + 1))
+    return 1 / (FDR * share_of(test) * (num_kept + 1))
 
 
 def looks_good(differences: Any) -> bool:
-    """Whether a screened change is worth fresh seeds: its mean is a standard error above 0."""
+    """Returns whether a screened change deserves fresh seeds: a mean one standard error above 0."""
     d = np.asarray(differences, float)
     if len(d) < 2:
         return bool(len(d) and d[0] > 0)
@@ -105,7 +105,7 @@ def looks_good(differences: Any) -> bool:
 
 
 def is_futile(differences: Any) -> bool:
-    """Whether a confirmation may as well end: the evidence turned against the change."""
+    """Returns whether a confirmation may end early: the evidence turned against the change."""
     return len(differences) >= FEWEST and float(e_value(differences)) < _FUTILE
 
 
@@ -148,7 +148,7 @@ class Try(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it ended as a part of the base."""
+        """Returns whether it ended as a part of the base."""
         return self.ended is not None and self.ended["outcome"] == KEPT
 
 
@@ -182,12 +182,12 @@ class Journal:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """What was fixed at the beginning, the last one; None before it."""
+        """Returns the settings fixed at the beginning, or None before it."""
         begun_rows = [row for row in self._rows.rows() if row["event"] == "begun"]
         return begun_rows[-1] if begun_rows else None
 
     def may_begin(self) -> bool:
-        """Whether nothing was tried yet, so that all may be fixed otherwise."""
+        """Returns whether nothing was tried yet, so that all settings may change."""
         return all(row["event"] == "begun" for row in self._rows.rows())
 
     def config(self) -> ConfigDict:
@@ -220,11 +220,11 @@ class Journal:
         return list(tries.values())
 
     def base(self) -> dict[str, str]:
-        """What was kept so far, full key -> text of the value."""
+        """Returns the kept changes, full key -> text of the value."""
         base: dict[str, str] = {}
-        for each in self.tries():
-            if each.is_kept:
-                base |= each.change
+        for attempt in self.tries():
+            if attempt.is_kept:
+                base |= attempt.change
         return base
 
     def try_of(self, change: Mapping[str, str]) -> Try:
@@ -246,40 +246,42 @@ class Journal:
 
         after = made(change)
         is_part = flatten(before) == after
-        for each in self.tries():
+        for attempt in self.tries():
             may_be = (
-                each.is_kept and each.change.keys() == change.keys()
+                attempt.is_kept and attempt.change.keys() == change.keys()
                 if is_part
-                else each.base == base
+                else attempt.base == base
             )
             # However a value is spelled: .01 is 1e-2. On the base of now it may be none.
             with contextlib.suppress(InvalidInput):
-                if may_be and made(each.change) == after:
-                    return each
+                if may_be and made(attempt.change) == after:
+                    return attempt
         if is_part:
             raise InvalidInput(f"--change={spelled(change)}: the base has it already")
         return Try(len(self.tries()) + 1, dict(change), base, None, None)
 
     def note(self, this: Try) -> None:
         """Writes a try that can be made, where it is new."""
-        if all(each.number != this.number for each in self.tries()):
+        if all(attempt.number != this.number for attempt in self.tries()):
             self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
 
     def confirm(self, number: int) -> Confirmation:
         """Spends a confirmation on a try; returns its fresh seeds and what it needs."""
         tries = self.tries()
-        confirmations = [each.confirmation for each in tries if each.confirmation is not None]
-        kept = sum(each.is_kept for each in tries)
+        confirmations = [
+            attempt.confirmation for attempt in tries if attempt.confirmation is not None
+        ]
+        num_kept = sum(attempt.is_kept for attempt in tries)
         test = len(confirmations) + 1
-        first = max((each.seeds.stop for each in confirmations), default=_FIRST_FRESH)
-        confirmation = Confirmation(test, needed(test, kept), range(first, first + MOST))
-        facts = {"test": test, "kept_before": kept, "needed": confirmation.needed}
+        first = max((attempt.seeds.stop for attempt in confirmations), default=_FIRST_FRESH)
+        confirmation = Confirmation(test, needed(test, num_kept), range(first, first + MOST))
+        facts = {"test": test, "kept_before": num_kept, "needed": confirmation.needed}
         self.add("confirming", {"try": number, **facts, "seeds": [first, confirmation.seeds.stop]})
         return confirmation
 
     def level_left(self) -> float:
         """Share of the false discovery rate that later confirmations may still spend."""
-        tests = sum(each.confirmation is not None for each in self.tries())
+        tests = sum(attempt.confirmation is not None for attempt in self.tries())
         return 1 - sum(map(share_of, range(1, tests + 1)))
 
 

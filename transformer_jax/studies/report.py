@@ -75,8 +75,8 @@ class Page:
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Adds a table; columns of numbers are aligned right."""
-        if kept := [list(row) for row in rows]:
-            self._parts.append(as_markdown(heads, kept).rstrip())
+        if listed := [list(row) for row in rows]:
+            self._parts.append(as_markdown(heads, listed).rstrip())
 
     def figure(self, name: str, svg: bytes, caption: str) -> None:
         """Adds a picture: the file `name` next to the page, or inside the HTML file."""
@@ -127,10 +127,10 @@ def judge_in(
       InvalidInput: The folder holds something else, or see judge.
     """
     register = Register(folder)
-    there = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
-    if there and not any(row["event"] == SCORES for row in register.rows()):
+    present = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
+    if present and not any(row["event"] == SCORES for row in register.rows()):
         raise InvalidInput(
-            f"--workdir={folder}: {there[0]} of something else is there; choose another folder"
+            f"--workdir={folder}: {present[0]} of something else is there; choose another folder"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -329,10 +329,22 @@ def _changes(page: Page, study: Study) -> None:
     heads += ["only here", "only in the base"]
     rows = []
     for name, arm in study.arms.items():
-        its = arm["certificate"]
-        numbers = [spell(its["logits"], 3), signed(its["loss"]), spell(its["gradient"], 3)]
-        names = [_few(its["only_here"]), _few(its["only_base"])]
-        rows.append([name, f"{its['paired']:.1%}", *numbers, spell(its["input_rms"], 3), *names])
+        certificate = arm["certificate"]
+        numbers = [
+            spell(certificate["logits"], 3),
+            signed(certificate["loss"]),
+            spell(certificate["gradient"], 3),
+        ]
+        names = [_few(certificate["only_here"]), _few(certificate["only_base"])]
+        rows.append(
+            [
+                name,
+                f"{certificate['paired']:.1%}",
+                *numbers,
+                spell(certificate["input_rms"], 3),
+                *names,
+            ]
+        )
     page.table(heads, rows)
     page.paragraph(
         "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
@@ -356,9 +368,9 @@ def _tuning(page: Page, study: Study) -> None:
     page.heading("Tuning")
     heads = ["arm", f"chosen {asked['key']}", *(f"{value:g}" for value in asked["grid"]), "note"]
     rows = [
-        [name, spell(its["chosen"]), *map(_mean, its["scores"]), its["refused"] or "–"]
-        for name, its in tuned.items()
-        if its["grid"] == asked["grid"]
+        [name, spell(tuning["chosen"]), *map(_mean, tuning["scores"]), tuning["refused"] or "–"]
+        for name, tuning in tuned.items()
+        if tuning["grid"] == asked["grid"]
     ]
     page.table(heads, rows)
     page.paragraph(

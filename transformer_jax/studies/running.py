@@ -149,11 +149,11 @@ def show_plan(launch: Any) -> None:
         f"cells       {len(arms)} arms x {len(seeds)} seeds, {len(states) - missing} there "
         f"already, {missing} to run in about {clock(seconds['cells'])} ("
         + f"{estimate.members} at a time; " * (estimate.members > 1)
-        + f"{estimate.told or 'nothing was timed'})",
+        + f"{estimate.description or 'nothing was timed'})",
     ]
     if design.tuning:
         lines.append(
-            f"tuning      {design.tuning.told()}: for each arm as much as "
+            f"tuning      {design.tuning.described()}: for each arm as much as "
             f"{design.tuning.runs_of_an_arm} of its runs, "
             f"in all about {clock(seconds['tuning'])}"
         )
@@ -188,7 +188,7 @@ def show_plan(launch: Any) -> None:
 
 
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:
-    """What simple methods reach, for a terminal, and what the base has to beat."""
+    """Prints the scores of simple methods, and the gate."""
     gate = baselines["gate"]
     line = "gate       none: no simple method is known for such a task, or the study has a target"
     if gate is not None:
@@ -203,7 +203,7 @@ def baselines_as_text(baselines: Mapping[str, Any]) -> str:
 
 
 def resolution(design: Any, count: int) -> str:
-    """What so many seeds and contrasts can show."""
+    """Prints the effect that so many seeds and contrasts can detect."""
     if design.target is not None:
         return f"solved at  {design.target:g}: counts and updates until then are compared"
     contrasts = max(family_of(design.sealed(), []), 1)
@@ -351,7 +351,7 @@ class Launch:
         self.planning = time.monotonic() - self.started
 
     def _baselines(self) -> dict[str, Any]:
-        """What simple methods reach on the base's data, and which of them the base has to beat."""
+        """Returns the scores of simple methods on the base's data, and the gate."""
         base = self.arms[self.design.base]
         baselines: dict[str, Any] = self.study.record.get("baselines", {})
         if baselines.get("data") != base.data:
@@ -411,7 +411,7 @@ class Launch:
         self.workers.refuse_lost()
 
     def _measure_later(self, cell: Cell, arm: Arm) -> None:
-        """What this finds is secondary, so what goes wrong in it takes no verdict away."""
+        """Writes secondary results; an error in it takes no verdict away."""
         try:
             measure_later(cell, arm.prepared)
         except Exception as error:
@@ -452,7 +452,7 @@ class Launch:
             "counted": first.prepared.task.counted,
             "baselines": self.baselines,
             "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
-            "timing": self.estimate.told or self.study.record.get("timing", ""),
+            "timing": self.estimate.description or self.study.record.get("timing", ""),
             "commands": [*self.study.record.get("commands", []), command_line()],
             "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
         }
@@ -463,14 +463,14 @@ class Launch:
 
     def _facts_of(self, arm: Arm) -> dict[str, Any]:
         stored = self.study.record.get("arms", {}).get(arm.name, {})
-        kept = {key: stored[key] for key in _FOUND if key in stored}
+        found = {key: stored[key] for key in _FOUND if key in stored}
         return {
             "hash": arm.hash,
             "changes": as_plain(arm.changes),
             "matched": arm.matched,
             "cost": as_plain(arm.cost),
             "certificate": as_plain(self.certificates[arm.name]),
-            **kept,
+            **found,
         }
 
     def _tune(self, retry: bool) -> None:

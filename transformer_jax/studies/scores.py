@@ -12,7 +12,7 @@ _COLUMNS = ("arm", "seed", "value")
 
 
 class Result(NamedTuple):
-    """What is said of one arm.
+    """Verdict on one arm.
 
     Attributes:
       arm: its name.

@@ -1,4 +1,4 @@
-"""How a comparison of arms over paired seeds is decided.
+"""Statistics of a comparison of arms over paired seeds.
 
 The replicate is the seed. Arm and base share data order, dropout keys and initial values, so what
 is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is the primary metric at
@@ -193,7 +193,8 @@ def moved(before: Optimum, after: Optimum) -> Optimum:
     Zou and Donner 2008, Statistics in Medicine 27, 1693-1702.
     """
     (at, (low, high)), (was, (was_low, was_high)) = (
-        (math.log(its.at), [math.log(end) for end in its.interval]) for its in (after, before)
+        (math.log(optimum.at), [math.log(end) for end in optimum.interval])
+        for optimum in (after, before)
     )
     way = at - was
     ends = (
@@ -271,7 +272,7 @@ class Reached(NamedTuple):
 
     @property
     def share(self) -> tuple[int, int]:
-        """How many of how many."""
+        """A count and its total."""
         return int(self.solved.sum()), len(self.solved)
 
     @property
@@ -307,11 +308,11 @@ def boschloo_p(one: tuple[int, int], other: tuple[int, int]) -> float:
     return float(stats.boschloo_exact(table, alternative="greater").pvalue)
 
 
-def difference_of_counts_p(ours: tuple[int, int], theirs: tuple[int, int]) -> float:
+def difference_of_counts_p(arm: tuple[int, int], base: tuple[int, int]) -> float:
     """Returns the two-sided p of Boschloo's exact test that both are as likely to solve it."""
-    if ours[0] * theirs[1] == theirs[0] * ours[1]:
+    if arm[0] * base[1] == base[0] * arm[1]:
         return 1.0
-    table = [[ours[0], theirs[0]], [ours[1] - ours[0], theirs[1] - theirs[0]]]
+    table = [[arm[0], base[0]], [arm[1] - arm[0], base[1] - base[0]]]
     return float(stats.boschloo_exact(table).pvalue)
 
 
@@ -330,15 +331,15 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
     return solved - until
 
 
-def permutation_p(ours: Any, theirs: Any) -> float:
+def permutation_p(arm: Any, base: Any) -> float:
     """Returns the two-sided p that which run belongs to which group says nothing of its score.
 
     Exact where there are few ways to part them; 1 where a group has less than two runs.
     """
-    if min(len(ours), len(theirs)) < 2 or np.ptp([*ours, *theirs]) == 0:
+    if min(len(arm), len(base)) < 2 or np.ptp([*arm, *base]) == 0:
         return 1.0
     result = stats.permutation_test(
-        (np.asarray(ours, float), np.asarray(theirs, float)),
+        (np.asarray(arm, float), np.asarray(base, float)),
         lambda one, other, axis: one.mean(axis) - other.mean(axis),
         n_resamples=_MOST_PARTITIONS,
         rng=np.random.default_rng(0),
@@ -346,11 +347,11 @@ def permutation_p(ours: Any, theirs: Any) -> float:
     return min(1.0, float(result.pvalue))
 
 
-def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:
+def sooner_p(arm: Reached, base: Reached) -> tuple[float, float]:
     """Returns the p of the log-rank test, and the mean score of ours: positive is sooner."""
-    both = Reached(*(np.concatenate(parts) for parts in zip(ours, theirs, strict=True)))
+    both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
     scores = log_rank_scores(both.updates, both.solved)
-    split = len(ours.solved)
+    split = len(arm.solved)
     mean = float(scores[:split].mean()) if split else 0.0
     return permutation_p(scores[:split], scores[split:]), mean
 
@@ -545,9 +546,9 @@ def _contrast(
     """Compares one arm with the baseline by its mean, as one of `size` contrasts."""
     shared = sorted(base.keys() & arm.keys())
     seeds = [seed for seed in shared if _is_number(base[seed]) and _is_number(arm[seed])]
-    ours, theirs = (np.array([by[s].value for s in seeds], float) for by in (arm, base))
-    d = (ours - theirs) * (1.0 if larger_is_better else -1.0)
-    scale = float(np.abs([ours, theirs]).max(initial=0.0))
+    arm_values, base_values = (np.array([by[s].value for s in seeds], float) for by in (arm, base))
+    d = (arm_values - base_values) * (1.0 if larger_is_better else -1.0)
+    scale = float(np.abs([arm_values, base_values]).max(initial=0.0))
     mean, error, p = map(float, paired_t(d, scale) if seeds else (math.nan, math.nan, 1.0))
     count, freedom, share = len(seeds), len(seeds) - 1, FOR_MEANS / size
     low, high = interval(mean, error, freedom, share * level)
@@ -557,10 +558,10 @@ def _contrast(
     if seeds and not d.any() and not gone + base_gone:
         verdict, words = IDENTICAL, "identical: the change did nothing"
     elif gone or base_gone:
-        said = f"{gone} of {len(shared)} diverged, of the base {base_gone}"
-        verdict, words = NO_VERDICT, f"no verdict on the mean: {said}"
+        reason = f"{gone} of {len(shared)} diverged, of the base {base_gone}"
+        verdict, words = NO_VERDICT, f"no verdict on the mean: {reason}"
         if p_divergence <= level:
-            verdict, words = UNSTABLE, f"unstable: {said}"
+            verdict, words = UNSTABLE, f"unstable: {reason}"
     elif count < FEWEST_FOR_A_VERDICT:
         verdict, words = NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
     elif error == 0:
@@ -586,12 +587,12 @@ def _contrast(
 
 
 def _by_target(
-    contrast: Contrast, ours: Reached, theirs: Reached, level: float, size: int
+    contrast: Contrast, arm_runs: Reached, base_runs: Reached, level: float, size: int
 ) -> Contrast:
     """Judges the same contrast by how many runs reach a target, and when."""
-    counts, medians = (ours.share, theirs.share), (ours.median, theirs.median)
+    counts, medians = (arm_runs.share, base_runs.share), (arm_runs.median, base_runs.median)
     p_count = difference_of_counts_p(*counts)
-    p_sooner, gain = sooner_p(ours, theirs)
+    p_sooner, gain = sooner_p(arm_runs, base_runs)
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
     shown = (
         f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"

@@ -165,7 +165,7 @@ class Study:
 
     @property
     def sealed(self) -> dict[str, Any]:
-        """What was declared before the first cell."""
+        """Question, arms and settings as sealed before the first cell."""
         return self.record["sealed"]
 
     @property
@@ -175,7 +175,7 @@ class Study:
 
     @property
     def arms(self) -> dict[str, dict]:
-        """What is known of each arm: hash, changes, cost, certificate."""
+        """Facts about each arm: hash, changes, cost, certificate."""
         return self.record["arms"]
 
     @property
@@ -335,8 +335,8 @@ class Study:
                 f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
                 "have saved it otherwise; with all cells there it may go, and is written anew"
             ) from error
-        there = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
-        if lost := sorted(ended - there):
+        present = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
+        if lost := sorted(ended - present):
             raise InvalidInput(
                 f"{self.path}: scores.csv has scores of {len(lost)} cells that are not in "
                 f"{self.root / 'cells'} (arm {lost[0][0]!r}, seed {lost[0][1]}, say): verdicts "
@@ -369,18 +369,18 @@ class Study:
     def contrasts(self) -> dict[str, str]:
         """Arm -> contrast that the register knows it by, of arms that are still as sealed."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
-        kept = {name for name in self.arms if self._is_as_sealed(name)}
-        if changed & {"base", "base_config", "match", "tuning"} or self.base not in kept:
+        unchanged = {name for name in self.arms if self._is_as_sealed(name)}
+        if changed & {"base", "base_config", "match", "tuning"} or self.base not in unchanged:
             return {}
-        return {name: c for name, c in contrasts_of(self.sealed).items() if name in kept}
+        return {name: c for name, c in contrasts_of(self.sealed).items() if name in unchanged}
 
     def _is_as_sealed(self, name: str) -> bool:
-        """Whether an arm changes what it was sealed to, apart from what was matched or tuned."""
+        """Returns whether an arm's changes are as sealed, apart from matched or tuned options."""
         arm, tuning = self.arms[name], self.sealed["tuning"] or {}
         chosen = {*arm.get("matched", {}), tuning.get("key")}
         changes = arm.get("changes", {})
-        kept = {key: value for key, value in changes.items() if key not in chosen}
-        return kept == self.sealed["arms"].get(name)
+        remaining = {key: value for key, value in changes.items() if key not in chosen}
+        return remaining == self.sealed["arms"].get(name)
 
     @property
     def identity(self) -> list[str]:
@@ -388,7 +388,7 @@ class Study:
         return [self.record["seal"], self.record["sealed_at"]]
 
     def verdicts(self) -> dict[str, Any]:
-        """What verdicts.json holds; {} before the first comparison."""
+        """Returns the content of verdicts.json; {} before the first comparison."""
         file = inside(self.path, "verdicts.json")
         return read_json(file) if file.exists() else {}
 
@@ -420,7 +420,7 @@ def load_study(path: str | Path) -> Study:
 
 
 def is_study(path: str | Path) -> bool:
-    """Whether a directory holds a study."""
+    """Returns whether a directory holds a study."""
     return (Path(path) / "study.json").exists()
 
 

@@ -66,11 +66,11 @@ def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> st
     return f"[{signed(low, digits)}, {signed(high, digits)}]"
 
 
-def spell_share(ours: float, theirs: float, digits: int = 0) -> str:
+def spell_share(value: float, base: float, digits: int = 0) -> str:
     """By how much a number is above another, in per cent; empty where by no more than 2."""
-    if abs(ours - theirs) <= 0.02 * theirs:
+    if abs(value - base) <= 0.02 * base:
         return ""
-    return f"{ours / theirs - 1:+.{digits}%}" if theirs else "+∞ %"
+    return f"{value / base - 1:+.{digits}%}" if base else "+∞ %"
 
 
 def clock(seconds: float) -> str:
@@ -81,7 +81,7 @@ def clock(seconds: float) -> str:
 
 
 def spell_changes(changes: Mapping[str, Any]) -> str:
-    """What an arm changes, without the sections of the keys where that is clear."""
+    """Returns an arm's changes, without the sections of the keys if that is unambiguous."""
     return ", ".join(f"{key.removeprefix('model.')}={value}" for key, value in changes.items())
 
 
@@ -105,7 +105,7 @@ def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
 
 
 def direction(larger_is_better: bool) -> str:
-    """Which scores are better."""
+    """Says which scores are better."""
     return "larger is better" if larger_is_better else "smaller is better"
 
 
@@ -184,12 +184,12 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
 
 
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
-    """What was expected of each arm as a range, and whether it came true."""
+    """Returns the predicted range of each arm, and whether it came true."""
     sentences = []
     for name, ends in sealed["expected"].items():
-        its = verdicts["arms"].get(name, {})
-        decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
-        interval = its.get("interval") if decides else None
+        verdict = verdicts["arms"].get(name, {})
+        decides = verdict.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
+        interval = verdict.get("interval") if decides else None
         low, high = ("any" if end is None else signed(end) for end in ends)
         sentences.append(
             f"{name}: {low} to {high}, found {spell_interval(interval)}: "
@@ -227,7 +227,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
 
 
 def shown_for_new_text(arm: Mapping[str, Any]) -> str:
-    """Whether better or worse is shown for new text too; empty of other words."""
+    """Says whether better or worse holds for new text too; empty for other words."""
     interval = arm.get("beyond_this_text")
     if not interval or arm["verdict"] not in (BETTER, WORSE):
         return ""
@@ -246,11 +246,11 @@ def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         plain = (" ".join(cell.split()) for cell in cells)
         return "| " + " | ".join(re.sub(r"([\\|`<*])", r"\\\1", cell) for cell in plain) + " |"
 
-    kept = [list(row) for row in rows]
-    rule = "|" + "|".join(" ---: " if right else " --- " for right in numeric(heads, kept)) + "|"
-    return "\n".join([line(heads), rule, *[line(row) for row in kept]]) + "\n"
+    listed = [list(row) for row in rows]
+    rule = "|" + "|".join(" ---: " if right else " --- " for right in numeric(heads, listed)) + "|"
+    return "\n".join([line(heads), rule, *[line(row) for row in listed]]) + "\n"
 
 
 def numeric(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Which columns hold numbers alone, and stand right."""
+    """Returns the columns that hold only numbers, to be right-aligned."""
     return [all(re.fullmatch(_NUMBER, row[column]) for row in rows) for column in range(len(heads))]

@@ -1,4 +1,4 @@
-"""Who trains cells: this process, so many members of a program at a time, or jobs of a cluster."""
+"""Training of cells: in this process, several members per program, or as jobs of a cluster."""
 
 import contextlib
 import dataclasses
@@ -152,7 +152,7 @@ class StudyProgress:
         return already + sum(share >= 1 for share in self._shares.values())
 
     def _seconds_left(self) -> float:
-        """What was expected of the rest, times how wrong the expectation was so far.
+        """Returns the expected seconds of the rest, corrected by the error of expectations so far.
 
         The expectation is trusted for a tenth of the time, since the first steps wait for the
         compiler. Where nothing was timed, cells are taken to be as long as each other.

@@ -1,1 +1,1 @@
-"""Where models and data meet: one config, one step, one run directory."""
+"""Training, where models and data meet: one config, one step, one run directory."""

@@ -1,4 +1,4 @@
-"""What a run says before it trains."""
+"""Lines that a run prints before it trains."""
 
 from typing import Any
 

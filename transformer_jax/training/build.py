@@ -1,4 +1,4 @@
-"""From a config to the things that it names."""
+"""Builders: from a config to the objects that it names."""
 
 import contextlib
 import inspect
@@ -59,8 +59,8 @@ def without_kernels(model: Any) -> Any:
     def by_softmax(fields: Mapping[str, Any]) -> dict[str, Any]:
         if fields.get("attention") != "fused":
             return dict(fields)
-        kept = {k: v for k, v in fields.get("attention_options", {}).items() if k != "interpret"}
-        return {**fields, "attention": "softmax", "attention_options": kept}
+        options = {k: v for k, v in fields.get("attention_options", {}).items() if k != "interpret"}
+        return {**fields, "attention": "softmax", "attention_options": options}
 
     whole = {"attention": options.attention, "attention_options": options.attention_options}
     types = {letter: by_softmax(fields) for letter, fields in options.layer_types.items()}
@@ -131,8 +131,10 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
     # The other architecture has its own defaults, also where a stored config spells these ones out.
     own = variant_options("model.architecture", config.model.architecture) or {}
     usual = {key.removeprefix("model.") for key, o in own.items() if flat.get(key) == o.default}
-    theirs = {name: value for name, value in fields.items() if name in sizes or name not in usual}
-    target = count_parameters(_make(config.model.match_parameters, theirs, allow))
+    own_fields = {
+        name: value for name, value in fields.items() if name in sizes or name not in usual
+    }
+    target = count_parameters(_make(config.model.match_parameters, own_fields, allow))
     return _matched(config.model.architecture, fields, allow, target)
 
 

@@ -1,4 +1,4 @@
-"""Whether what a config names fits together, tried before anything is trained."""
+"""Checks before training that the parts of a config fit together."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ def refuse_hosts_with_other_data(task: Task, order: int) -> None:
     from transformer_jax.runs.several_processes import refuse_other
 
     first = jax.tree.leaves(task.batch(order, 0))
-    sums = [zlib.crc32(np.asarray(each).tobytes()) for each in first]
+    sums = [zlib.crc32(np.asarray(array).tobytes()) for array in first]
     refuse_other("data", repr([task.facts, sums]))
 
 
@@ -96,8 +96,8 @@ def refuse_unfit(prepared: Any, who: str) -> None:
 def refuse_what_is_not_kept(prepared: Any) -> None:
     """Raises an error where blocks cannot be scanned, or a model is to keep a site it has not."""
     model = prepared.config.model
-    kept = resolved(prepared.config).get("model.remat_options.sites") or ()
-    if not kept and not model.scan_layers:
+    wanted = resolved(prepared.config).get("model.remat_options.sites") or ()
+    if not wanted and not model.scan_layers:
         return
     from transformer_jax.jaxprs import names_in
 
@@ -107,12 +107,12 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
     def apply(params: Any) -> Any:
         return prepared.model.apply({"params": params}, **inputs, **options)
 
-    there = names_in(jax.make_jaxpr(apply)(prepared.stacked_template.params))
-    missing = [name for name in kept if name not in there]
+    present = names_in(jax.make_jaxpr(apply)(prepared.stacked_template.params))
+    missing = [name for name in wanted if name not in present]
     if missing:
         raise InvalidInput(
             f"model.remat_options.sites: this model makes no {missing[0]}; expected "
-            f"some of {', '.join(sorted(name for name in there if '.' in name))}"
+            f"some of {', '.join(sorted(name for name in present if '.' in name))}"
         )
 
 

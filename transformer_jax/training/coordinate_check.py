@@ -21,7 +21,7 @@ from transformer_jax.training.step import make_initial_state, make_train_step
 
 
 class Coordinate(NamedTuple):
-    """How large one place of the model is, at each width.
+    """Size of one activation of the model, at each width.
 
     Attributes:
       rms: root mean square of its activations after the updates.

@@ -1,4 +1,4 @@
-"""Where the numbers ended, after a step that was not finite."""
+"""Diagnosis of a step that was not finite."""
 
 from collections.abc import Callable
 from typing import Any

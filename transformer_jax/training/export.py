@@ -73,7 +73,7 @@ def export_run(
 
 
 def _settings_of(run: Run) -> dict[str, Any]:
-    """What config.json says beyond the model: names of classes, numbers of special tokens."""
+    """Returns entries of config.json beyond the model: class names, numbers of special tokens."""
     settings: dict[str, Any] = {}
     if run.classes:
         settings["id2label"] = {str(number): name for number, name in enumerate(run.classes)}
@@ -83,8 +83,10 @@ def _settings_of(run: Run) -> dict[str, Any]:
     origin = run.config.initial.weights
     if origin and is_of_huggingface(origin):
         with contextlib.suppress(InvalidInput):  # gone, or offline: then a text has no end
-            theirs = read_settings(folder_of(origin, weights=False))
-            settings |= {name: theirs[name] for name in _TOKEN_IDS if name in theirs}
+            their_settings = read_settings(folder_of(origin, weights=False))
+            settings |= {
+                name: their_settings[name] for name in _TOKEN_IDS if name in their_settings
+            }
     if run.tokenizer is not None and _is_framed(run):
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
@@ -98,12 +100,12 @@ def _settings_of(run: Run) -> dict[str, Any]:
 
 
 def _is_framed(run: Run) -> bool:
-    """Whether something stands around a text."""
+    """Returns whether special tokens stand around a text."""
     return traits_of(run.config.data.task).framed != "$A"
 
 
 def _tokenizer_settings(run: Run) -> dict[str, Any]:
-    """What tokenizer_config.json says: the words for special tokens, and how long a text may be."""
+    """Returns tokenizer_config.json: the special tokens, and the longest text."""
     tokenizer, names = run.tokenizer, {}
     if tokenizer is not None and _is_framed(run):
         special = special_names(tokenizer)
@@ -123,7 +125,7 @@ def _tokenizer_settings(run: Run) -> dict[str, Any]:
 
 
 def _pixels_of(run: Run, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What preprocessor_config.json says: how pixels become what the model was trained on."""
+    """Returns preprocessor_config.json: how pixels are scaled."""
     height, width, _ = run.model.image_shape
     return {
         "image_processor_type": "ViTImageProcessor",
@@ -192,16 +194,16 @@ def _without_folders(value: Any) -> Any:
 
 def _table_of(scores: Mapping[str, Any]) -> list[str]:
     numbers = {
-        split: {name: value for name, value in its.items() if is_number(value)}
-        for split, its in scores.items()
+        split: {name: value for name, value in means.items() if is_number(value)}
+        for split, means in scores.items()
         if split in ("validation", "test")
     }
-    names = list(dict.fromkeys(name for its in numbers.values() for name in its))
+    names = list(dict.fromkeys(name for means in numbers.values() for name in means))
     if not names:
         return []
     rows = [
-        f"| {split} | {' | '.join(f'{its[n]:.4f}' if n in its else '' for n in names)} |"
-        for split, its in numbers.items()
+        f"| {split} | {' | '.join(f'{means[n]:.4f}' if n in means else '' for n in names)} |"
+        for split, means in numbers.items()
     ]
     head = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
     return ["## Scores", "", *head, *rows, ""]

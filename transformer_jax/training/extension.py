@@ -14,7 +14,7 @@ from transformer_jax.runs.listing import CELLS
 
 
 class Extension(NamedTuple):
-    """What a run is to go on with from its newest checkpoint.
+    """Changes with which a run continues from its newest checkpoint.
 
     Attributes:
       config: of what is to come.
@@ -26,11 +26,11 @@ class Extension(NamedTuple):
     step: int
     changed: dict[str, tuple[Any, Any]]
 
-    def told(self) -> list[str]:
-        """What changes, in words."""
+    def described(self) -> list[str]:
+        """Describes the changes."""
         return [
-            f"{key}: {there} until update {self.step}, then {now}"
-            for key, (there, now) in self.changed.items()
+            f"{key}: {before} until update {self.step}, then {now}"
+            for key, (before, now) in self.changed.items()
         ]
 
     def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
@@ -50,8 +50,8 @@ class Extension(NamedTuple):
         manifest = directory.manifest()
         at_end = self.step == directory.config().training.steps
         scores = _means(directory.evaluation()) if at_end else {}
-        told = {"from": self.step, "changed": self.changed, "scores": scores}
-        leg = json.loads(json.dumps(told))  # as it will be read
+        entry = {"from": self.step, "changed": self.changed, "scores": scores}
+        leg = json.loads(json.dumps(entry))  # as it will be read
         legs = manifest.get("legs", [])
         if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
             legs = [*legs, {**leg, "time": now()}]
@@ -89,9 +89,9 @@ def extension_of(
     changed = configs.differences(directory.config(), config, but=may)
     other = [key for key in changed if not configs.is_among(key, configs.EXTENDABLE)]
     if other:
-        there, now = changed[other[0]]
+        before, now = changed[other[0]]
         raise InvalidInput(
-            f"{where}: --extend changes {other[0]}, {there} there, {now} now\n"
+            f"{where}: --extend changes {other[0]}, {before} there, {now} now\n"
             "it may change training.steps, optimizer.learning_rate and schedule"
         )
     checkpoints = Checkpoints(directory.file("checkpoints"), say=lambda message: None)

@@ -166,8 +166,8 @@ def _copied(run: Run) -> Run:
 def _checked(who: str, old: TrainState, new: Any) -> TrainState:
     """The new state, if it is one like the old one."""
     shapes = [
-        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), each)
-        for each in (old, new)
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
+        for tree in (old, new)
     ]
     if not isinstance(new, TrainState) or shapes[0] != shapes[1]:
         raise InvalidInput(f"{who}: it intervenes; expected a state of the same arrays")

@@ -187,7 +187,7 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
     """
     if run.tokenizer is None and task.tokenizer is not None:
         raise InvalidInput("this run reads no text: it has no tokenizer.json")
-    both = [each.tokenizer for each in (run, task) if each.tokenizer is not None]
+    both = [holder.tokenizer for holder in (run, task) if holder.tokenizer is not None]
     if len({fingerprint(tokenizer) for tokenizer in both}) > 1:
         raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")
     classes = tuple(task.facts.get("classes", ()))

@@ -340,7 +340,7 @@ class Member:
             *(config.logging.every, steps, schedule, self.task.counted),
             lambda: (self.batches.waited, self.batches.seconds),
         )
-        self.progress.details = self.log.told
+        self.progress.details = self.log.details
         # Before the directory is marked as begun, so that a refusal, e.g. of weights or of a step
         # that needs too much memory, leaves it untouched. Cells are compiled together, later.
         is_new = not directory.has_begun()

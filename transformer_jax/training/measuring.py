@@ -32,7 +32,7 @@ _AT_ANY_TIME = {*_ON_DEVICE, "examples"}
 
 
 class Measured(NamedTuple):
-    """What metrics may ask for after a split was evaluated.
+    """Inputs of metrics after a split was evaluated.
 
     Attributes:
       run: the model as it is.
@@ -265,16 +265,16 @@ def _sums_by_example(
 def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
     score, totals = _sums_by_example(at.run.model, at.run.sharding, function), None
     for batch in at.task.evaluation_batches(at.split, at.run.config.evaluation.batch_size):
-        sums = [np.asarray(each, np.float64) for each in score(at.run.params, batch)]
+        sums = [np.asarray(array, np.float64) for array in score(at.run.params, batch)]
         rows = len(batch["targets"])
-        for each in sums:
-            if each.shape[:1] != (rows,):
+        for array in sums:
+            if array.shape[:1] != (rows,):
                 raise InvalidInput(
-                    f"evaluation.metrics={name}: it gave an array of shape {each.shape}; expected "
+                    f"evaluation.metrics={name}: it gave an array of shape {array.shape}; expected "
                     f"the sum of each example, shape ({rows},)"
                 )
         is_example = np.reshape(batch["weights"], (rows, -1)).any(-1)
-        sums = [each[is_example].sum(0) for each in sums]
+        sums = [array[is_example].sum(0) for array in sums]
         totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
     finish = getattr(function, "finish", None) or (lambda above, below: above / below)
     assert totals is not None

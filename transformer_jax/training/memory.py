@@ -1,4 +1,4 @@
-"""Whether a training step fits its device, asked before anything is trained."""
+"""Memory of a training step, checked against the device before anything is trained."""
 
 import contextlib
 import math
@@ -76,13 +76,13 @@ def bytes_refused(error: Exception) -> int | None:
 
     0 if it did not say how many; None if it refused something else.
     """
-    said = str(error)
-    if "RESOURCE_EXHAUSTED" not in said or re.search("vmem|smem|Shared memory", said):
+    reason = str(error)
+    if "RESOURCE_EXHAUSTED" not in reason or re.search("vmem|smem|Shared memory", reason):
         return None
-    match = re.search(r"\(?([\d.]+)([KMGT])i?B?\)? (?:exceeds|of [\d.]+[KMGT])", said)
+    match = re.search(r"\(?([\d.]+)([KMGT])i?B?\)? (?:exceeds|of [\d.]+[KMGT])", reason)
     if match:
         return int(float(match[1]) * 1024 ** ("KMGT".index(match[2]) + 1))
-    plain = re.search(r"allocate (\d+) bytes", said)
+    plain = re.search(r"allocate (\d+) bytes", reason)
     return int(plain[1]) if plain else 0
 
 
@@ -136,5 +136,5 @@ def nbytes(tree: Any) -> int:
 
 
 def _held(leaf: Any) -> tuple[int, ...]:
-    there = getattr(leaf, "sharding", None)
-    return leaf.shape if there is None else there.shard_shape(leaf.shape)
+    sharding = getattr(leaf, "sharding", None)
+    return leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)

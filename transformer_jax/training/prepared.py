@@ -431,6 +431,6 @@ def prepare(
     except InvalidInput:
         raise
     except ValueError as error:  # e.g. patches that do not fit the images
-        said = str(error).partition("\n")[0]
-        raise InvalidInput(f"the model cannot be made for this data: {said}") from error
+        reason = str(error).partition("\n")[0]
+        raise InvalidInput(f"the model cannot be made for this data: {reason}") from error
     return prepared

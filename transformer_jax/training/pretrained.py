@@ -71,7 +71,7 @@ def options_of_model(model: Any) -> dict[str, Any]:
     from transformer_jax.models import MODELS
 
     place = f"{type(model).__module__}:{type(model).__name__}"
-    architecture = next(name for name, there in MODELS.items() if there == place)
+    architecture = next(name for name, module in MODELS.items() if module == place)
     made_of = {
         field.name: getattr(owner, field.name)
         for owner in (model, model.options)
@@ -92,7 +92,7 @@ def options_of_model(model: Any) -> dict[str, Any]:
         for field, value in of_type.items():
             key_of_type = f"model.layer_types.{letter}.{field}"
             if field.endswith("_options"):
-                options |= {f"{key_of_type}.{name}": each for name, each in value.items()}
+                options |= {f"{key_of_type}.{name}": option for name, option in value.items()}
             else:
                 options[key_of_type] = value
     return options

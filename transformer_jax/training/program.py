@@ -82,7 +82,7 @@ class Program:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether it was needed so far."""
+        """Returns whether it was needed so far."""
         return "compiled" in self.__dict__
 
     @property
@@ -111,7 +111,7 @@ class Program:
         records = jax.tree.map(np.asarray, records)
         seconds = time.monotonic() - started
         most = max(int(request.num_steps) for request in requests)
-        results = [StepResult(*each, seconds, most) for each in zip(states, records, strict=True)]
+        results = [StepResult(*pair, seconds, most) for pair in zip(states, records, strict=True)]
         return results[: len(requests)]
 
     def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
@@ -132,8 +132,8 @@ class Program:
 
     def _too_large(self) -> InvalidInput:
         has = device_memory(jax.local_devices()[0])
-        there = "" if has is None else f": it has {has / GIB:.1f} GiB"
+        available = "" if has is None else f": it has {has / GIB:.1f} GiB"
         return InvalidInput(
-            f"--members={self.width}: so many do not fit into the device's memory{there}\n"
+            f"--members={self.width}: so many do not fit into the device's memory{available}\n"
             f"expected fewer, --members={self.width // 2} say; 1 trains one after another"
         )

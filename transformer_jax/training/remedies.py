@@ -31,7 +31,7 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
 
 
 def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
-    """Whether a config has its default there now, and would be accepted with the changes."""
+    """Returns whether a config has its default there and would be valid with the changes."""
     stated, usual = resolved(config), resolved(defaults())
     for key in changes:
         if stated[key] != usual[key] and key != "training.accumulation":
@@ -47,8 +47,8 @@ def too_large(needed: int, has: int | None, config: ConfigDict) -> InvalidInput:
     """The error that says what a step needs, what there is, and what would help."""
     device, helps = jax.local_devices()[0], remedies_for(config).values()
     needs = f"{needed / _GIB:.1f} GiB" if needed else "more memory than there is"
-    there = f", this {device.device_kind} has {has / _GIB:.1f}" if has is not None else ""
-    lines = [f"the training step needs {needs}{there}"]
+    available = f", this {device.device_kind} has {has / _GIB:.1f}" if has is not None else ""
+    lines = [f"the training step needs {needs}{available}"]
     for changes in helps:
         lines.append("  " + " ".join(f"--config.{key}={value}" for key, value in changes.items()))
     if helps:

@@ -75,7 +75,7 @@ class Run:
         return loss_figure(self.metrics)
 
     def __repr__(self) -> str:
-        """What it is, in three lines; its parameters are many numbers."""
+        """Describes the run in three lines; its parameters are many numbers."""
         config, count = self.config, sum(leaf.size for leaf in jax.tree.leaves(self.params))
         shape = ", ".join(f"{k} {config.model[k]}" for k in ("width", "depth", "num_heads"))
         trained = f"trained on {config.data.task} of {config.data.source} for {self.step:,} updates"
@@ -170,11 +170,11 @@ class Run:
         ):
             drawn += _numbers(piece).tolist()
             text = self._continuation(prompt, drawn)
-            kept = text_before(text, ends)
-            is_last = len(kept) < len(text) or len(drawn) == num_tokens
-            sure = len(kept) if is_last else sure_length(kept, ends)
+            complete = text_before(text, ends)
+            is_last = len(complete) < len(text) or len(drawn) == num_tokens
+            sure = len(complete) if is_last else sure_length(complete, ends)
             if sure > shown:
-                yield kept[shown:sure]
+                yield complete[shown:sure]
                 shown = sure
             if is_last:
                 return
@@ -226,11 +226,11 @@ class Run:
         if not len(begun):
             raise InvalidInput("prompt: expected a text that is not empty")
         for choice in _several(choices):
-            its = np.asarray(tokenizer.encode(choice))
-            if not len(its):
+            tokens_of_choice = np.asarray(tokenizer.encode(choice))
+            if not len(tokens_of_choice):
                 raise InvalidInput("choices: expected texts that are not empty")
-            each = self._log_probabilities_of(np.concatenate([begun, its]))
-            sums.append(each[-len(its) :].sum())
+            log_probs = self._log_probabilities_of(np.concatenate([begun, tokens_of_choice]))
+            sums.append(log_probs[-len(tokens_of_choice) :].sum())
         return np.asarray(sums)
 
     def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:

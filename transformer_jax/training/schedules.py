@@ -1,4 +1,4 @@
-"""How the learning rate moves, by name."""
+"""Learning rate schedules, by name."""
 
 from typing import Any
 

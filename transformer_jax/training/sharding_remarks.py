@@ -1,4 +1,4 @@
-"""What a user should know of how the arrays of a run lie over several devices."""
+"""Remarks on how the arrays of a run lie over several devices."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -48,21 +48,22 @@ def remarks_on_sharding(
       examples: key -> how many examples a batch has, and in how many parts it is computed.
       counts: axis of the mesh -> what it cuts, in words, -> how many of it there are.
     """
-    there, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
+    num_devices, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
     remarks = []
-    if there > used:
+    if num_devices > used:
         remarks.append(
-            f"{there - used} of {there} devices stay idle; --config.mesh.data=-1 takes all"
+            f"{num_devices - used} of {num_devices} devices stay idle; "
+            "--config.mesh.data=-1 takes all"
         )
     if sharding is None:
         return remarks
     for key, (batch_size, parts) in examples.items():
         rows, devices = batch_size // parts, sharding.num_parts
         if rows % devices:
-            each = -(-rows // devices)
+            most = -(-rows // devices)
             remarks.append(
-                f"{rows} examples at once over {devices} devices: {each} each, some with fewer; "
-                f"{key}={each * devices * parts} costs no more time"
+                f"{rows} examples at once over {devices} devices: {most} each, some with fewer; "
+                f"{key}={most * devices * parts} costs no more time"
             )
     for axis, of_axis in counts.items():
         size = sharding.mesh.shape[axis]

@@ -30,7 +30,7 @@ class TrainState(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What one step tells about itself.
+    """Record of one step.
 
     Attributes:
       loss: the objective's mean over the weighted targets of the batch, before the update.

@@ -1,4 +1,4 @@
-"""Where a text ends: before the first of some strings, which may come in pieces."""
+"""Stop strings: a text ends before the first of them; text may arrive in pieces."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What training starts from beside freshly drawn values: others' weights, and word vectors."""
+"""Initial weights besides freshly drawn values: pretrained weights and word vectors."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -107,13 +107,13 @@ def _from_weights(
         given = {name: array for name, array in given.items() if name not in _HEAD}  # other classes
     lost = _halves_of_modules(own, given)
     if lost:
-        told = [f"  {name}: there, not here" for name in lost[:4]]
-        told += [f"  ... and {len(lost) - 4} more"] if len(lost) > 4 else []
+        missing = [f"  {name}: there, not here" for name in lost[:4]]
+        missing += [f"  ... and {len(lost) - 4} more"] if len(lost) > 4 else []
         raise InvalidInput(
             "\n".join(
                 [
                     f"initial.weights={path}: of modules that compute with more arrays there",
-                    *told,
+                    *missing,
                     "give the model what they need, as model.use_bias=True",
                 ]
             )
@@ -167,9 +167,9 @@ def _refuse_other_tokens(path: str, tokenizer: Tokenizer | None) -> None:
     file = folder_of(path) / "tokenizer.json"
     if not file.is_file():
         return
-    theirs = load_tokenizer(file)
-    count = min(theirs.vocab_size, tokenizer.vocab_size)
-    if any(theirs.decode([token]) != tokenizer.decode([token]) for token in range(count)):
+    stored = load_tokenizer(file)
+    count = min(stored.vocab_size, tokenizer.vocab_size)
+    if any(stored.decode([token]) != tokenizer.decode([token]) for token in range(count)):
         raise InvalidInput(
             f"initial.weights={path}: its embedding is of other tokens; give data.tokenizer={file}"
         )
@@ -181,22 +181,22 @@ def _halves_of_modules(own: Mapping[str, Any], given: Mapping[str, Any]) -> list
     return [name for name in given if name not in own and name.rpartition("/")[0] in taken]
 
 
-def _is_same(theirs: Any, ours: Any) -> bool:
+def _is_same(their_model: Any, our_model: Any) -> bool:
     """Equal, or numbers that differ by less than float32 holds: a file may have rounded them."""
-    if isinstance(theirs, float) and isinstance(ours, float):
-        return math.isclose(theirs, ours, rel_tol=1e-6)
-    return theirs == ours
+    if isinstance(their_model, float) and isinstance(our_model, float):
+        return math.isclose(their_model, our_model, rel_tol=1e-6)
+    return their_model == our_model
 
 
-def _different(theirs: Any, ours: Any) -> list[str]:
+def _different(their_model: Any, our_model: Any) -> list[str]:
     """Lines about what two models compute otherwise; the first block of layers that differ."""
-    patterns = [model.options.layers for model in (theirs, ours) if _has_blocks(model)]
+    patterns = [model.options.layers for model in (their_model, our_model) if _has_blocks(model)]
     if len(patterns) < 2 or not any(patterns):
-        return _different_fields(theirs, ours)
-    lines = _different_fields(theirs, ours, without=LAYER_FIELDS)
-    pairs = zip(Described(theirs).layers(), Described(ours).layers(), strict=False)
-    for number, ((_, there), (_, here)) in enumerate(pairs):
-        if of_block := _different_fields(there, here):
+        return _different_fields(their_model, our_model)
+    lines = _different_fields(their_model, our_model, without=LAYER_FIELDS)
+    pairs = zip(Described(their_model).layers(), Described(our_model).layers(), strict=False)
+    for number, ((_, their_spec), (_, our_spec)) in enumerate(pairs):
+        if of_block := _different_fields(their_spec, our_spec):
             return lines + [f"{line}, in block {number}" for line in of_block]
     return lines
 
@@ -206,19 +206,19 @@ def _has_blocks(model: Any) -> bool:
     return hasattr(model, "options")
 
 
-def _different_fields(theirs: Any, ours: Any, without: Collection[str] = ()) -> list[str]:
-    there, here = _unseen_in_shapes(theirs), _unseen_in_shapes(ours)
+def _different_fields(their_model: Any, our_model: Any, without: Collection[str] = ()) -> list[str]:
+    their_values, our_values = _unseen_in_shapes(their_model), _unseen_in_shapes(our_model)
     return [
-        f"  model.{field}: {value} there, {here[field]} here"
-        for field, value in there.items()
-        if field in here
+        f"  model.{field}: {value} there, {our_values[field]} here"
+        for field, value in their_values.items()
+        if field in our_values
         and field.partition(".")[0] not in without
-        and not _is_same(value, here[field])
+        and not _is_same(value, our_values[field])
     ]
 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
-    """What no shape shows of how a model computes, by the option of a config."""
+    """Options that change results without changing shapes, by option of a config."""
     if not _has_blocks(model):
         return {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
     described = model if isinstance(model, Described) else Described(model)
@@ -306,9 +306,9 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
 def _in_place_of(own: Any, given: Any) -> Any:
     """An array that lies where another lies: on one device, or in parts on several."""
     array = jnp.asarray(given, own.dtype)
-    there = getattr(own, "sharding", None)
-    is_spread = there is not None and len(there.device_set) > 1
-    return put(np.asarray(array), there) if is_spread else array
+    sharding = getattr(own, "sharding", None)
+    is_spread = sharding is not None and len(sharding.device_set) > 1
+    return put(np.asarray(array), sharding) if is_spread else array
 
 
 def _nested(by_path: dict[str, Any]) -> Any:

@@ -93,7 +93,7 @@ def attend_in_chunks(
     can_cut = can_cut and key.shape[-2] == length
 
     def chunk(first: Array | int, count: int, end: int) -> Array:
-        """Of the queries from `first` on, over the keys before `end`."""
+        """Returns the outputs of the queries from `first` on, over the keys before `end`."""
         part = bias
         if callable(bias):
             part = jax.tree_util.Partial(bias, first=first)
@@ -113,7 +113,7 @@ def attend_in_chunks(
         return parts_HNCV.reshape(*parts_HNCV.shape[:-3], len(firsts) * size, parts_HNCV.shape[-1])
 
     def again(run: Callable) -> Callable:
-        """Of several chunks each is made again for the backward pass."""
+        """Recomputes chunks in the backward pass if there are several."""
         return jax.checkpoint(run) if length > _BANDS * size else run
 
     whole = range(0, length - length % size, size)

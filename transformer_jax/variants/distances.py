@@ -39,7 +39,7 @@ class BiasOfDistances:
         return self.function(table, distances_LM[..., None, :, :], query, *self.options)
 
     def terms(self, table: Array, positions: Array) -> PositionTerms:
-        """What attention calls."""
+        """Function that attention calls."""
         return PositionTerms(bias=jax.tree_util.Partial(self, table, positions))
 
 

@@ -141,7 +141,7 @@ def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
 
 
 def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
-    """How many keys before and after its own place a query sees; None: all."""
+    """Returns how many keys before and after its own position a query sees, or None for all."""
     if mask is None:
         return None, None
     size = dict(mask.tags).get("window", {}).get("size")
@@ -190,13 +190,13 @@ def _splash(
     queries = (query * scale).astype(query.dtype).reshape(count, groups, -1, *shape[-2:])
     keys, values = (a.reshape(count, groups, *a.shape[-2:]) for a in (key, value))
     segments = [] if mask is None else [mask.query.segment, mask.key.segment]
-    segments = [each for each in segments if each is not None]
+    segments = [segment for segment in segments if segment is not None]
     over_heads = ("batch", "tensor", ...)  # of queries, keys, values and what is mixed
     if not segments:
         over_texts = over_devices(jax.vmap(jax.vmap(kernel)), *[over_heads] * 4)
         mixed = over_texts(queries, keys, values)
     else:
-        ours, theirs = (
+        query_ids, key_ids = (
             jnp.broadcast_to(s, (*lead, s.shape[-1])).reshape(count, -1).astype(jnp.int32)
             for s in segments
         )
@@ -206,8 +206,8 @@ def _splash(
             return jax.vmap(over_groups)(queries, keys, values, splash.SegmentIds(*ids))
 
         cuts = (*[over_heads] * 3, *[("batch", None)] * 2, over_heads)
-        mixed = over_devices(of_documents, *cuts)(queries, keys, values, ours, theirs)
-        sees = (ours[:, :, None] == theirs[:, None, :]).any(-1) & (ours != 0)
+        mixed = over_devices(of_documents, *cuts)(queries, keys, values, query_ids, key_ids)
+        sees = (query_ids[:, :, None] == key_ids[:, None, :]).any(-1) & (query_ids != 0)
         mixed = jnp.where(sees[:, None, None, :, None], mixed, 0)
     return mixed.reshape(*shape[:-1], value.shape[-1]).astype(value.dtype)
 
@@ -281,8 +281,8 @@ def _longer(function: Callable) -> Callable:
         def merged(leaf: Array, is_mapped: bool) -> Array:
             if not is_mapped and leaf.shape[:1] != (count,):
                 return leaf  # of no example
-            each = leaf if is_mapped else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            return each.reshape(size * count, *each.shape[2:])
+            array = leaf if is_mapped else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            return array.reshape(size * count, *array.shape[2:])
 
         merged_trees = jax.tree.unflatten(structure, list(map(merged, leaves, flags)))
         results = mapped(*merged_trees)

@@ -44,13 +44,13 @@ class LocalAttention(AttentionVariant):
         assert isinstance(mask, Mask)
         after = 0 if "causal" in mask.names else 1
         query_NCK, key_NCK = (in_blocks(array, window, -2) for array in (query, key))
-        ours, theirs = jax.tree.map(
+        queries, keys = jax.tree.map(
             lambda part: in_blocks(part, window, -1), (mask.query, mask.key)
         )
         is_token_NC = in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
-        near = jax.tree.map(lambda part: _near(part, after, -1), theirs)
+        near = jax.tree.map(lambda part: _near(part, after, -1), keys)
         allowed_NCM = (
-            Mask(ours, near, mask.rule).dense() & _near(is_token_NC, after, -1)[:, None, :]
+            Mask(queries, near, mask.rule).dense() & _near(is_token_NC, after, -1)[:, None, :]
         )
         allowed_NCM = allowed_NCM[..., None, :, :, :]  # an axis of heads before the blocks
         keys_NMK, cap = _near(key_NCK, after, -2), self.soft_cap

@@ -117,7 +117,7 @@ class StateSpace(nn.Module):
 
 
 def _same_document(segment: Array, back: int) -> Array:
-    """Whether the token `back` places before is in the same run of segments, [..., L] bool."""
+    """Returns whether the token `back` positions before is in the same segment, [..., L] bool."""
     runs = jnp.cumsum(document_starts(segment), axis=-1)
     ahead = [(0, 0)] * (runs.ndim - 1)
     return runs == jnp.pad(runs, [*ahead, (back, 0)], constant_values=-1)[..., : runs.shape[-1]]

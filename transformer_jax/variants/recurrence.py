@@ -66,8 +66,8 @@ class Recurrence(nn.Module):
             features, is_token, begins = place
             before = choose(begins, empty, carry)
             after, output = cell(before, features)
-            kept = choose(is_token, after, before)
-            return jax.tree.map(lambda new, old: new.astype(old.dtype), kept, carry), output
+            state = choose(is_token, after, before)
+            return jax.tree.map(lambda new, old: new.astype(old.dtype), state, carry), output
 
         scan = nn.scan(
             read, variable_broadcast="params", split_rngs={"params": False}, reverse=self.reverse

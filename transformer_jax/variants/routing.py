@@ -13,7 +13,7 @@ from jax import Array
 
 
 class Routes(NamedTuple):
-    """Where N tokens with k choices each stand, in blocks of b rows.
+    """Positions of N tokens with k choices each, in blocks of b rows.
 
     Attributes:
       place: [N, k] int, the row of each token's choice among all rows of all blocks.

@@ -102,6 +102,6 @@ def logs_of_counts(key: Array, shape: tuple[int]) -> Array:
 
 
 def time_steps(key: Array, shape: tuple[int]) -> Array:
-    """What softplus makes steps between the slowest and the fastest of, uniform in their logs."""
+    """Initial inputs of softplus for step sizes between slowest and fastest, log-uniform."""
     logs = jax.random.uniform(key, shape, jnp.float32, math.log(_SLOWEST), math.log(_FASTEST))
     return jnp.log(jnp.expm1(jnp.exp(logs)))

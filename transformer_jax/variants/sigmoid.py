@@ -23,7 +23,7 @@ class SigmoidAttention(AttentionVariant):
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         mask, bias = call.dense(query, key)
-        told = {"scale": call.scale, "soft_cap": self.soft_cap}
-        scores_HLM = attention_scores(query, key, mask, bias, **told)
+        options = {"scale": call.scale, "soft_cap": self.soft_cap}
+        scores_HLM = attention_scores(query, key, mask, bias, **options)
         seen_HL1 = jnp.maximum((scores_HLM > -jnp.inf).sum(-1, keepdims=True), 1)
         return jax.nn.sigmoid(scores_HLM - jnp.log(seen_HL1.astype(scores_HLM.dtype)))

@@ -1,4 +1,4 @@
-"""Where examples come from: embedded data, or the user's own files.
+"""Sources of examples: embedded data, or the user's own files.
 
 files.py finds and reads files, text.py and shards.py make token streams (stream.py), mixture.py
 joins several, tables.py reads rows of text, arrays.py images and vectors.

@@ -1,4 +1,4 @@
-"""Which files a source is, and how their lines are read."""
+"""Files of a source, and their lines."""
 
 import gzip
 import zlib
@@ -114,7 +114,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds rows of columns, by its name."""
+    """Returns whether a file holds rows of columns, by its name."""
     return path.name.removesuffix(".gz").endswith((".tsv", ".csv"))
 
 

@@ -57,7 +57,7 @@ def joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """What several texts become.
+    """Several texts, loaded and tokenized.
 
     Attributes:
       splits: name -> stream; each source is split by itself.
@@ -151,7 +151,7 @@ def mixed_window_starts(
 def _dealt(
     seed: int, numbers: np.ndarray, shares: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """To which part each example belongs, and its running number there; both [N] int64."""
+    """Returns the part that each example belongs to, and its index there; both [N] int64."""
     of_hand = np.rint(_HAND * np.array(shares)).astype(np.int64)
     hands, places = np.divmod(numbers, _HAND)
     owners, running = np.empty((2, len(numbers)), np.int64)

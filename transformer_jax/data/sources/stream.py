@@ -1,4 +1,4 @@
-"""What text becomes: tokens in a row, and the places where documents start."""
+"""Tokens of a text in one row, with the positions where documents start."""
 
 import dataclasses
 from typing import Any, NamedTuple, Protocol
@@ -111,7 +111,7 @@ class TokenStream:
         }
 
     def _tokens_within(self, shares: np.ndarray, token_bytes: np.ndarray) -> list[int]:
-        """How many tokens from the first one end within each share of the bytes."""
+        """Returns how many tokens, from the first on, end within each share of the bytes."""
         if not len(self):
             return [0 for _ in shares]
         firsts = range(self.begin, self.end, COUNTED_AT_ONCE)

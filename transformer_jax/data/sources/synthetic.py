@@ -125,10 +125,10 @@ def agreement(length: int, symbols: int) -> Language:
             ],
             axis=2,
         ).reshape(size, 3 * phrases)[:, 1:]  # the subject has no preposition
-        kept = numbers.integers(most + 1, size=size)  # distractors of each sentence
+        counts = numbers.integers(most + 1, size=size)  # distractors of each sentence
         verb = verbs + (noun[:, 0] - first_noun) % 2
         tokens = np.zeros((size, before.shape[1] + 1), int)
-        for row, count in enumerate(kept):
+        for row, count in enumerate(counts):
             sentence = before[row, : 2 + 3 * count]
             tokens[row, -1 - len(sentence) : -1] = sentence
         tokens[:, -1] = verb

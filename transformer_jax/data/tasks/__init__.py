@@ -1,4 +1,4 @@
-"""What is learned: examples of a source become Batches, and nothing downstream asks how.
+"""Tasks: examples of a source become Batches; nothing later depends on how.
 
 TASKS makes a task from options of a config, which it declares as a variant of any family does;
 TRAITS says what the rest of the package has to know of it. Both import it when it is chosen.
@@ -21,7 +21,7 @@ TASKS = {
 
 
 class TaskTraits(NamedTuple):
-    """What configs, checks and judges have to know of a task without making it.
+    """Facts about a task that are needed without loading it.
 
     The defaults are those of a task of your own, of which nothing is known.
 

@@ -1,4 +1,4 @@
-"""What tasks give and what every task can do."""
+"""The Batch, and the interface and base class of tasks."""
 
 import abc
 import hashlib
@@ -28,7 +28,7 @@ class Batch(TypedDict):
 
 
 class Task(Protocol):
-    """What every row of TASKS makes: examples as batches, and nothing downstream asks how.
+    """Interface of a task: examples as batches; nothing later depends on how.
 
     A task of your own derives from it and says `sizes`, `batch` and `evaluation_batches`; the rest
     is there. Its class, or a function that makes it, is `data.task=MODULE:NAME`: arguments named as
@@ -43,7 +43,7 @@ class Task(Protocol):
     @property
     @abc.abstractmethod
     def sizes(self) -> dict[str, Any]:
-        """What a model has to know, by the names of its fields: vocab_size, num_classes, ..."""
+        """Sizes that a model has to know, by field name: vocab_size, num_classes, ..."""
 
     @abc.abstractmethod
     def batch(self, seed: int, step: int) -> Batch:
@@ -55,29 +55,29 @@ class Task(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """Of the text; None if there is no text."""
+        """Tokenizer of the text, or None if there is no text."""
         return None
 
     @property
     def counted(self) -> str:
-        """What the data is counted in, "tokens" say."""
+        """Unit that the data is counted in, e.g. "tokens"."""
         return "examples"
 
     @property
     def target(self) -> str:
-        """What a loss is the mean over, "token" say."""
+        """Unit that a loss is the mean over, e.g. "token"."""
         return "target"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What identifies the data: source, hashes, counts of each split."""
+        """Facts that identify the data: source, hashes, counts of each split."""
         if "_facts" not in vars(self):
             vars(self)["_facts"] = _facts_of(self)
         return vars(self)["_facts"]
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How a split is scored, beside what the facts say."""
+        """Facts about the evaluation of a split that `facts` does not have."""
         return {}
 
     @property

@@ -158,12 +158,12 @@ def encode_texts(
         encoded = [
             tokenizer.encode(t) for t in ((example,) if isinstance(example, str) else example)
         ]
-        kept = _lengths_that_fit([len(tokens) for tokens in encoded], length - 1 - len(encoded))
-        cut += any(len(tokens) > count for tokens, count in zip(encoded, kept, strict=True))
+        lengths = _lengths_that_fit([len(tokens) for tokens in encoded], length - 1 - len(encoded))
+        cut += any(len(tokens) > count for tokens, count in zip(encoded, lengths, strict=True))
         rows.append([specials.begin])
-        for tokens, count in zip(encoded, kept, strict=True):
+        for tokens, count in zip(encoded, lengths, strict=True):
             rows[-1] += [*tokens[:count], specials.end]
-        types.append([0] * (kept[0] + 2) + [1] * (len(rows[-1]) - kept[0] - 2))
+        types.append([0] * (lengths[0] + 2) + [1] * (len(rows[-1]) - lengths[0] - 2))
     tokens, segments = padded(rows, length, specials.padding)
     inputs = {"tokens": tokens, "segments": segments}
     if any(1 in row for row in types):
@@ -177,8 +177,8 @@ def _lengths_that_fit(lengths: list[int], most: int) -> list[int]:
         return [min(*lengths, most)]
     first, second = lengths
     # What is left is shared in halves, unless one text needs less than half.
-    kept = min(first, max(most - second, (most + 1) // 2))
-    return [kept, min(second, most - kept)]
+    first_kept = min(first, max(most - second, (most + 1) // 2))
+    return [first_kept, min(second, most - first_kept)]
 
 
 def image_classification(

@@ -64,17 +64,17 @@ class Translation:
             lambda: (sentence for pair in pairs for sentence in pair),
         )
         fits = [max(len(tokenizer.encode(text)) for text in pair) < length for pair in pairs]
-        kept = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
-        parts = split_by_key([pair[0] for pair in kept], splits, split_seed)
+        fitting = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
+        parts = split_by_key([pair[0] for pair in fitting], splits, split_seed)
         refuse_empty_splits(source, parts)
         facts = {
             "source": source,
             "sha256": sha256,
             "tokenizer_sha256": fingerprint(tokenizer),
             "counts": {split: len(indices) for split, indices in parts.items()},
-            "left_out": len(pairs) - len(kept),
+            "left_out": len(pairs) - len(fitting),
         }
-        return cls(tokenizer, kept, parts, length, batch_size, facts)
+        return cls(tokenizer, fitting, parts, length, batch_size, facts)
 
     def __post_init__(self) -> None:
         """Encodes every sentence once."""
