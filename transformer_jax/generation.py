@@ -1,4 +1,4 @@
-"""Drawing new tokens from a language model."""
+"""Generation: drawing new tokens from a language model."""
 
 import functools
 import inspect
@@ -13,26 +13,49 @@ from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
 from transformer_jax.sampling import draw_token
 
-# (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, new cache).
-# A model that keeps keys and values puts them into the cache; one that does not, passes it on.
+# (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, cache)
 NextLogits = Callable[[Array, Array, Any], tuple[Array, Any]]
+# (tokens [..., T], cache) -> (logits [..., T, V], cache); the first cache is {}
+Read = Callable[[Array, Any], tuple[Array, Any]]
+
+
+class _Text(NamedTuple):
+    """A text that is being written.
+
+    Attributes:
+      context: The model's input, [..., C] int32.
+      length: Number of tokens in the context, [] int32.
+      drawn: New tokens, [..., N] int32; 0 where none was drawn yet.
+      cache: Cache of the model, any tree of arrays.
+    """
+
+    context: Array
+    length: Array
+    drawn: Array
+    cache: Any
+
+
+class _Draws(NamedTuple):
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
 
 
 def windowed_next_logits(apply: Callable[..., Array], method: Callable | None = None) -> NextLogits:
-    """Turns a model into a NextLogits without a cache: the whole window is computed every time.
+    """Returns a NextLogits without a cache: the whole context is computed for each token.
 
-    A mask may let places look ahead, so what is not written yet is told as padding, by `segments`.
+    Masks may look ahead, so unwritten positions are marked as padding by `segments`.
 
     Args:
       apply: tokens [..., C] -> logits [..., C, V], causal, or with an argument `segments` [..., C].
-      method: whose arguments `apply` takes, if they cannot be read off it.
+      method: Function with the signature of `apply`, if that cannot be inspected.
     """
-    tells_segments = "segments" in inspect.signature(method or apply).parameters
+    takes_segments = "segments" in inspect.signature(method or apply).parameters
 
     def next_logits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         is_written = jnp.broadcast_to(jnp.arange(context.shape[-1]) < length, context.shape)
-        extra = {"segments": is_written.astype(jnp.int32)} if tells_segments else {}
-        logits = apply(context, **extra)
+        segments = {"segments": is_written.astype(jnp.int32)} if takes_segments else {}
+        logits = apply(context, **segments)
         return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
     return next_logits
@@ -56,46 +79,32 @@ def generate(
     `max_length` tokens, at positions 0 .. max_length - 1. Works under jit (all sizes static).
 
     Args:
-      next_logits: gives the logits after a context, and a new cache.
+      next_logits: Returns the logits after a context, and a new cache.
       prompt: [..., P] int, at least one token.
-      num_tokens: tokens to add, N.
+      num_tokens: Number of tokens to add, N.
       rng: PRNG key; token i is drawn with fold_in(rng, i).
-      max_length: the model's longest input, C.
-      temperature: as in draw_token.
-      top_k: as in draw_token.
-      top_p: as in draw_token.
-      cache: what next_logits starts with, any tree of arrays.
-      end: a token; once all texts have it no more is drawn, and the rest is 0.
+      max_length: The model's longest input, C.
+      temperature: As in draw_token.
+      top_k: As in draw_token.
+      top_p: As in draw_token.
+      cache: First cache of next_logits, any tree of arrays.
+      end: Token that ends a text. Once all texts have it no more is drawn, and the rest is 0.
+
     Returns:
-      [..., N] int32, the new tokens; -1 from where the model's logits held a NaN.
+      New tokens, [..., N] int32; -1 from the first NaN of the logits on.
+
     Raises:
-      InvalidInput: the prompt is empty, or a sampling option has no meaning.
+      InvalidInput: The prompt is empty, or a sampling option is out of range.
     """
-    _check_options(prompt, num_tokens, temperature, top_k, top_p)
-    if num_tokens == 0:  # a loop over nothing is traced too, and has no place to write to
+    draws = _Draws(temperature, top_k, top_p)
+    _check(prompt, num_tokens, draws)
+    if num_tokens == 0:  # the body of a loop without steps is traced too, and could not write
         return jnp.zeros((*prompt.shape[:-1], 0), jnp.int32)
-    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "end": end}
-    begun = _begun(prompt, num_tokens, max_length, cache)
-    return _continued(next_logits, begun, 0, num_tokens, rng, max_length, **draws).drawn
+    text = _begin(prompt, num_tokens, max_length, cache)
+    return _continue(next_logits, text, 0, num_tokens, rng, draws, end).drawn
 
 
-class _Text(NamedTuple):
-    """A text that is being written.
-
-    Attributes:
-      context: [..., C] int32, what the model sees.
-      length: [] int32, how many tokens of it are there.
-      drawn: [..., N] int32, the new tokens; 0 where none was drawn yet.
-      cache: what the model has kept.
-    """
-
-    context: Array
-    length: Array
-    drawn: Array
-    cache: Any
-
-
-def _begun(prompt: Array, num_tokens: int, max_length: int, cache: Any) -> _Text:
+def _begin(prompt: Array, num_tokens: int, max_length: int, cache: Any) -> _Text:
     seen = prompt[..., -max_length:]
     padding = [(0, 0)] * (seen.ndim - 1) + [(0, max_length - seen.shape[-1])]
     context = jnp.pad(seen, padding).astype(jnp.int32)
@@ -103,25 +112,22 @@ def _begun(prompt: Array, num_tokens: int, max_length: int, cache: Any) -> _Text
     return _Text(context, jnp.int32(seen.shape[-1]), drawn, cache)
 
 
-def _continued(
+def _continue(
     next_logits: NextLogits,
     text: _Text,
     first: int | Array,
     last: int | Array,
     rng: Array,
-    max_length: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
+    draws: _Draws,
     end: int | Array | None = None,
 ) -> _Text:
-    """The text with new tokens first to last - 1, or fewer where all have ended."""
+    """Returns the text with new tokens first to last - 1, or fewer if all texts have ended."""
 
     def add_token(index: Array, text: _Text) -> _Text:
         context, length, drawn, cache = text
         logits, cache = next_logits(context, length, cache)
-        token = draw_token(jax.random.fold_in(rng, index), logits, temperature, top_k, top_p)
-        is_full = length == max_length
+        token = draw_token(jax.random.fold_in(rng, index), logits, *draws)
+        is_full = length == context.shape[-1]
         context = jnp.where(is_full, jnp.roll(context, -1, axis=-1), context)
         length = jnp.where(is_full, length, length + 1)
         context = context.at[..., length - 1].set(token)
@@ -130,7 +136,7 @@ def _continued(
     if end is None:
         return jax.lax.fori_loop(first, last, add_token, text)
 
-    def goes_on(state: tuple[Array, _Text]) -> Array:
+    def is_unfinished(state: tuple[Array, _Text]) -> Array:
         index, text = state
         is_end = (text.drawn == end) & (jnp.arange(text.drawn.shape[-1]) < index)
         return (index < last) & ~is_end.any(-1).all()
@@ -139,43 +145,47 @@ def _continued(
         index, text = state
         return index + 1, add_token(index, text)
 
-    return jax.lax.while_loop(goes_on, advance, (jnp.int32(first), text))[1]
+    return jax.lax.while_loop(is_unfinished, advance, (jnp.int32(first), text))[1]
+
+
+# ---------------------------------------------------------------- with a cache
 
 
 def generate_with_cache(
-    read: Callable[[Array, Any], tuple[Array, Any]],
-    read_again: NextLogits,
+    read: Read | None,
+    read_window: NextLogits,
     prompt: Array,
     num_tokens: int,
     rng: Array,
     max_length: int,
     end: int | Array | None = None,
-    **options: Any,
+    **draws: Any,
 ) -> Array:
-    """`generate` with a model that keeps what it has read: the prompt is read at once.
+    """Continues a prompt with a model that caches what it has read, see `generate`.
 
-    Each token is then read alone, until the context slides: every token's position changes with
-    that, so from there on the whole context is read for each new token.
+    The prompt is read at once, then each token alone, until the context slides: that moves every
+    token, so from there on the whole context is read for each new token.
 
     Args:
-      read: (tokens [..., T], cache) -> (logits [..., T, V], new cache); the first cache is {}.
-      read_again: gives the logits after a whole context, and passes the cache on.
-      prompt: as in generate.
-      num_tokens: as in generate.
-      rng: as in generate.
-      max_length: as in generate.
-      end: as in generate.
-      **options: temperature, top_k and top_p of generate.
+      read: Reads tokens with a cache, or None if the model has no cache.
+      read_window: Reads a whole context, and passes the cache on.
+      prompt: As in generate.
+      num_tokens: As in generate.
+      rng: As in generate.
+      max_length: As in generate.
+      end: As in generate.
+      **draws: temperature, top_k and top_p of generate.
+
     Returns:
-      As generate does.
+      As in generate.
     """
-    _check_options(
-        prompt, num_tokens, **{"temperature": 1.0, "top_k": None, "top_p": 1.0, **options}
-    )
-    next_logits = _with_cache(read, read_again, _fits(prompt, num_tokens, max_length), max_length)
-    cache = _prompt_read(read, prompt, num_tokens, max_length) if num_tokens else None
-    options = {"cache": cache, "end": end, **options}
-    return generate(next_logits, prompt, num_tokens, rng, max_length, **options)
+    _check(prompt, num_tokens, _Draws(**draws))
+    next_logits, cache = read_window, None
+    if read is not None and num_tokens:
+        fits = _fits(prompt, num_tokens, max_length)
+        next_logits = _cached_next_logits(read, read_window, fits, max_length)
+        cache = _read_prompt(read, prompt, num_tokens, max_length)
+    return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, end=end, **draws)
 
 
 def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
@@ -183,55 +193,50 @@ def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
     return min(prompt.shape[-1], max_length) - 1 + num_tokens <= max_length
 
 
-def _prompt_read(
-    read: Callable[[Array, Any], tuple[Array, Any]], prompt: Array, num_tokens: int, max_length: int
-) -> tuple[Array, Any]:
+def _read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) -> tuple[Array, Any]:
     """Returns the number of tokens read (the prompt but its last) and the cache, with room."""
-    begun = prompt[..., -max_length:][..., :-1]
-    count = begun.shape[-1]
-    return jnp.int32(count), with_capacity(read(begun, {})[1], min(count + num_tokens, max_length))
+    tokens = prompt[..., -max_length:][..., :-1]
+    count = tokens.shape[-1]
+    return jnp.int32(count), with_capacity(read(tokens, {})[1], min(count + num_tokens, max_length))
 
 
-def _with_cache(
-    read: Callable[[Array, Any], tuple[Array, Any]],
-    read_again: NextLogits,
-    fits: bool,
-    max_length: int,
+def _cached_next_logits(
+    read: Read, read_window: NextLogits, fits: bool, max_length: int
 ) -> NextLogits:
-    """Reads the last token alone; or, from where the context slides, the whole context."""
+    """Returns a NextLogits that reads the last token alone, or all once the context slides."""
 
     def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
-        held, cached = cache
+        count, cached = cache
         token = jax.lax.dynamic_slice_in_dim(context, length - 1, 1, axis=-1)
         logits, cached = read(token, cached)
-        return logits[..., -1, :], (held + 1, cached)
+        return logits[..., -1, :], (count + 1, cached)
 
     def read_while_it_fits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         still_fits = cache[0] < max_length
-        return jax.lax.cond(still_fits, read_last, read_again, context, length, cache)
+        return jax.lax.cond(still_fits, read_last, read_window, context, length, cache)
 
     return read_last if fits else read_while_it_fits
 
 
-def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
-    """Writes the likeliest tokens into some places, from left to right, each seen by the next ones.
+def _readers(
+    model: Any, params: Any, *memory: Array, method: str = "__call__"
+) -> tuple[Read | None, NextLogits]:
+    """Returns the functions of a model that read with its cache (or None) and without it."""
 
-    Args:
-      logits_of: tokens [..., L] -> logits [..., L, V] of each next token.
-      tokens: [..., L] int; what stands in a place that is to be written is not seen.
-      replaced: [..., L] bool, the places; the first one cannot be among them.
-    Returns:
-      [..., L] int32.
-    """
-    length = tokens.shape[-1]
+    def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
+        variables = {"params": params, "cache": cache}
+        logits, updated = model.apply(variables, tokens, *memory, method=method, mutable=["cache"])
+        return logits, updated["cache"]
 
-    def write(place: Array, tokens: Array) -> Array:
-        logits = jax.lax.dynamic_index_in_dim(logits_of(tokens), place - 1, -2, keepdims=False)
-        at_place = jnp.arange(length) == place
-        return jnp.where(replaced & at_place, logits.argmax(-1)[..., None], tokens)
+    def apply(tokens: Array, **segments: Array) -> Array:
+        return model.apply({"params": params}, tokens, *memory, method=method, **segments)
 
-    unseen = jnp.where(replaced, 0, tokens).astype(jnp.int32)
-    return jax.lax.fori_loop(1, length, write, unseen)
+    can_cache = hasattr(model, "can_cache") and model.can_cache()  # a user's model may not say
+    read_window = windowed_next_logits(apply, getattr(type(model), method))
+    return (read if can_cache else None), read_window
+
+
+# ---------------------------------------------------------------- with a model
 
 
 @functools.partial(
@@ -241,21 +246,19 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     """Continues a prompt with a decoder; compiled once for each length of prompt and each option.
 
     Args:
-      model: a hashable Linen module with a `max_length`, such as Decoder.
-      params: of the model.
+      model: A hashable Linen module with a `max_length`, such as Decoder.
+      params: Parameters of the model.
       prompt: [..., P] int.
       rng: PRNG key.
       **options: num_tokens, temperature, top_k, top_p of `generate`.
+
     Returns:
-      [..., num_tokens] int32.
+      New tokens, [..., num_tokens] int32.
     """
-    if prompt.ndim == 1 and not hasattr(model, "can_cache"):  # one's own may know [B, L] alone
+    if prompt.ndim == 1 and not hasattr(model, "can_cache"):  # a user's model may need [B, L]
         return generate_from(model, params, prompt[None], rng, **options)[0]
-    sizes: dict[str, Any] = {"rng": rng, "max_length": model.max_length, **options}
-    read, read_again = _reading(model, params)
-    if read is None:
-        return generate(read_again, prompt, **sizes)
-    return generate_with_cache(read, read_again, prompt, **sizes)
+    readers = _readers(model, params)
+    return generate_with_cache(*readers, prompt, rng=rng, max_length=model.max_length, **options)
 
 
 def stream_from(
@@ -271,41 +274,42 @@ def stream_from(
 ) -> Iterator[Array]:
     """Yields the tokens of `generate_from` as they are drawn, `piece` of them at a time.
 
-    What is not asked for is not drawn.
-
     Args:
-      model: as in generate_from.
-      params: of the model.
+      model: As in generate_from.
+      params: Parameters of the model.
       prompt: [P] int.
       rng: PRNG key.
-      num_tokens: as in generate.
-      piece: how many at a time; the last ones may be fewer.
-      temperature: as in draw_token.
-      top_k: as in draw_token.
-      top_p: as in draw_token.
+      num_tokens: As in generate.
+      piece: Number of tokens at a time; the last piece may be shorter.
+      temperature: As in draw_token.
+      top_k: As in draw_token.
+      top_p: As in draw_token.
+
     Yields:
-      [piece] int32.
+      New tokens, [piece] int32.
+
     Raises:
-      InvalidInput: see generate.
+      InvalidInput: As in generate.
     """
-    _check_options(prompt, num_tokens, temperature, top_k, top_p)
+    draws = _Draws(temperature, top_k, top_p)
+    _check(prompt, num_tokens, draws)
     fits = _fits(prompt, num_tokens, model.max_length)
-    text = _begin_text(model, params, prompt[None], num_tokens)
+    text = _begin_with_model(model, params, prompt[None], num_tokens)
     for first in range(0, num_tokens, piece):
         last = min(first + piece, num_tokens)
-        text = _advance_text(model, params, text, rng, first, last, fits, temperature, top_k, top_p)
+        text = _continue_with_model(model, params, text, rng, first, last, fits, draws)
         yield text.drawn[0, first:last]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
-def _begin_text(model: Any, params: Any, prompt: Array, num_tokens: int) -> _Text:
-    read, _ = _reading(model, params)
+def _begin_with_model(model: Any, params: Any, prompt: Array, num_tokens: int) -> _Text:
+    read, _ = _readers(model, params)
     sizes = num_tokens, model.max_length
-    return _begun(prompt, *sizes, _prompt_read(read, prompt, *sizes) if read else None)
+    return _begin(prompt, *sizes, _read_prompt(read, prompt, *sizes) if read else None)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6, 7, 8, 9), donate_argnums=2)
-def _advance_text(
+@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=2)
+def _continue_with_model(
     model: Any,
     params: Any,
     text: _Text,
@@ -313,24 +317,12 @@ def _advance_text(
     first: Array,
     last: Array,
     fits: bool,
-    *draws: Any,
+    draws: _Draws,
 ) -> _Text:
-    read, read_again = _reading(model, params)
-    next_logits = _with_cache(read, read_again, fits, model.max_length) if read else read_again
-    return _continued(next_logits, text, first, last, rng, model.max_length, *draws)
-
-
-def _reading(
-    model: Any, params: Any
-) -> tuple[Callable[[Array, Any], tuple[Array, Any]] | None, NextLogits]:
-    """Returns a decoder's functions for the next token (or None) and for whole texts."""
-
-    def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
-        return _apply_with_cache(model, params, cache, tokens)
-
-    apply = functools.partial(model.apply, {"params": params})
-    read_again = windowed_next_logits(apply, type(model).__call__)
-    return (read if _can_cache(model) else None), read_again
+    read, next_logits = _readers(model, params)
+    if read is not None:
+        next_logits = _cached_next_logits(read, next_logits, fits, model.max_length)
+    return _continue(next_logits, text, first, last, rng, draws)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
@@ -342,63 +334,65 @@ def generate_after(
     num_tokens: int,
     end: int | Array | None = None,
 ) -> Array:
-    """Writes what an encoder–decoder finds likeliest after its source, token by token.
+    """Writes the likeliest target of an encoder–decoder after its source, token by token.
 
     Args:
-      model: a hashable Linen module with `encode` and `decode`, such as EncoderDecoder.
-      params: of the model.
-      source_inputs: arguments of `encode`, arrays [B, M].
-      begin: the tokens before the first one, [] or [P] int.
-      num_tokens: tokens to write, N; P - 1 + N is at most the model's longest target.
-      end: the token that ends a text; once all have it no more is written.
+      model: A hashable Linen module with `encode` and `decode`, such as EncoderDecoder.
+      params: Parameters of the model.
+      source_inputs: Arguments of `encode`, arrays [B, M].
+      begin: Tokens before the first one, [] or [P] int.
+      num_tokens: Tokens to write, N; P - 1 + N is at most the model's longest target.
+      end: Token that ends a text. Once all texts have it no more is written.
+
     Returns:
-      [B, N] int32; what follows an end token means nothing. -1 from where a logit was NaN.
+      [B, N] int32; tokens after an end token are arbitrary. -1 from the first NaN of a logit on.
     """
-    variables = {"params": params}
-    memory = model.apply(variables, **source_inputs, method="encode")
+    memory = model.apply({"params": params}, **source_inputs, method="encode")
     begin = jnp.atleast_1d(jnp.asarray(begin, jnp.int32))
     prompt = jnp.broadcast_to(begin, (len(source_inputs["source"]), len(begin)))
-    # The likeliest token needs no draw.
-    sizes: dict[str, Any] = {"rng": jax.random.key(0), "temperature": 0, "end": end}
-    sizes["max_length"] = len(begin) - 1 + num_tokens
-
-    def decode(tokens: Array, **segments: Array) -> Array:
-        return model.apply(variables, tokens, memory, **segments, method="decode")
-
-    read_again = windowed_next_logits(decode, model.decode)
-    if not _can_cache(model):
-        return generate(read_again, prompt, num_tokens, **sizes)
-
-    def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
-        return _apply_with_cache(model, params, cache, tokens, memory, method="decode")
-
-    return generate_with_cache(read, read_again, prompt, num_tokens, **sizes)
+    return generate_with_cache(
+        *_readers(model, params, memory, method="decode"),
+        prompt,
+        num_tokens,
+        jax.random.key(0),  # the likeliest token needs no random numbers
+        len(begin) - 1 + num_tokens,
+        end,
+        temperature=0,
+    )
 
 
-def _can_cache(model: Any) -> bool:
-    """Returns whether a model says that its cache stays valid; a user's model may not say."""
-    return hasattr(model, "can_cache") and model.can_cache()
+def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
+    """Replaces some tokens by the likeliest ones, from left to right; later ones depend on them.
+
+    Args:
+      logits_of: tokens [..., L] -> logits [..., L, V] of each next token.
+      tokens: [..., L] int; the values at replaced positions are not used.
+      replaced: Positions to write, [..., L] bool; the first one cannot be among them.
+
+    Returns:
+      [..., L] int32.
+    """
+    length = tokens.shape[-1]
+
+    def write(position: Array, tokens: Array) -> Array:
+        logits = jax.lax.dynamic_index_in_dim(logits_of(tokens), position - 1, -2, keepdims=False)
+        is_here = jnp.arange(length) == position
+        return jnp.where(replaced & is_here, logits.argmax(-1)[..., None], tokens)
+
+    unseen = jnp.where(replaced, 0, tokens).astype(jnp.int32)
+    return jax.lax.fori_loop(1, length, write, unseen)
 
 
-def _apply_with_cache(
-    model: Any, params: Any, cache: Any, *arguments: Any, **options: Any
-) -> tuple[Array, Any]:
-    variables = {"params": params, "cache": cache}
-    logits, updated = model.apply(variables, *arguments, **options, mutable=["cache"])
-    return logits, updated["cache"]
-
-
-def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:
-    problems = []
-    if prompt.shape[-1] < 1:
-        problems.append("prompt: expected at least one token, got none")
-    if not 0 <= num_tokens < 2**31:
-        problems.append(f"num_tokens: expected 0 or more, below 2**31; got {num_tokens}")
-    if not 0 <= temperature < float("inf"):
-        problems.append(f"temperature: expected a finite number >= 0, got {temperature}")
-    if top_k is not None and top_k < 1:
-        problems.append(f"top_k: expected at least 1, got {top_k}")
-    if not 0 <= top_p <= 1:
-        problems.append(f"top_p: expected a number in [0, 1], got {top_p}")
-    if problems:
+def _check(prompt: Array, num_tokens: int, draws: _Draws) -> None:
+    temperature, top_k, top_p = draws
+    checks = {
+        "prompt: expected at least one token, got none": prompt.shape[-1] >= 1,
+        f"num_tokens: expected 0 or more, below 2**31; got {num_tokens}": 0 <= num_tokens < 2**31,
+        f"temperature: expected a finite number >= 0, got {temperature}": (
+            0 <= temperature < float("inf")
+        ),
+        f"top_k: expected at least 1, got {top_k}": top_k is None or top_k >= 1,
+        f"top_p: expected a number in [0, 1], got {top_p}": 0 <= top_p <= 1,
+    }
+    if problems := [text for text, holds in checks.items() if not holds]:
         raise InvalidInput("\n".join(problems))
