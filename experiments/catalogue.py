@@ -73,7 +73,7 @@ What `hooks.functions` calls every `hooks.every` updates (`transformer_jax/train
 function of your own.
 """
 _SITES = """
-## Sites
+## Named sites
 
 The named places inside every model: `capture` gives their values, `intervene` changes them, and
 rematerialisation keeps them by name (`transformer_jax/sites.py`). `*` is the number of a block; in
@@ -190,7 +190,10 @@ def metrics() -> str:
 
 def hooks() -> str:
     """Returns the section of what looks on while a model is trained."""
-    rows = (f"| `{name}` | {row.says} |" for name, row in entries_of("hooks.functions").items())
+    rows = (
+        f"| `{name}` | {' '.join(row.says.split())} |"
+        for name, row in entries_of("hooks.functions").items()
+    )
     return "\n".join([_HOOKS, "| hook | what it gives |", "|---|---|", *rows, ""])
 
 

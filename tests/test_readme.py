@@ -118,7 +118,7 @@ def test_the_numbers_over_seeds_are_the_records():
 
 def test_the_table_repeats_the_records_in_the_configs():
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|", README, re.MULTILINE)
-    assert len(rows) >= 8
+    assert len(rows) >= 6
     for name, result in rows:
         source = (ROOT / "configs" / f"{name}.py").read_text()
         known = [float(number) for number in re.findall(r"\d+\.\d+", source)]
