@@ -45,8 +45,8 @@ class Measure(NamedTuple):
     """A line of the table.
 
     Attributes:
-      unit: of the figure.
-      limit: whose share is told, and the count that it is a share of: what every program has to
+      unit: Of the figure.
+      limit: Whose share is told, and the count that it is a share of: what every program has to
         compute or to read, in units of the limit times the figure's; None: no share.
     """
 
@@ -267,7 +267,7 @@ class Work(NamedTuple):
     """Runs one worker.
 
     Attributes:
-      programs: whose names it takes.
+      programs: Whose names it takes.
       measure: (name, arguments) -> figures by name: lines of MEASURES, and counts.
     """
 

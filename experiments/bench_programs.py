@@ -18,8 +18,8 @@ class Trainer(NamedTuple):
     """Timed functions of a program that trains; each returns when it is done.
 
     Attributes:
-      take: takes so many updates.
-      score: computes the mean loss of so many batches, without gradients.
+      take: Takes so many updates.
+      score: Computes the mean loss of so many batches, without gradients.
     """
 
     take: Repeat

@@ -92,7 +92,7 @@ def write_sources(docs: Path) -> None:
     """Writes every page as Markdown.
 
     Args:
-      docs: a folder to make.
+      docs: A folder to make.
     """
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("mkdocs.yml"))
     shutil.copy(ROOT / "CHANGELOG.md", docs / "changes.md")

@@ -91,10 +91,10 @@ class RowCost(NamedTuple):
     """Returns the cost of a variant in a decoder, relative to the default's.
 
     Attributes:
-      parameters: of the whole model.
-      operations: of the loss and its gradient.
-      laws: how many are kept, out of how many.
-      by_length: operations at each of _LENGTHS tokens, over the default's there; for what lets
+      parameters: Of the whole model.
+      operations: Of the loss and its gradient.
+      laws: How many are kept, out of how many.
+      by_length: Operations at each of _LENGTHS tokens, over the default's there; for what lets
         places exchange what they know.
     """
 

@@ -28,7 +28,7 @@ def file_to_write(path: str | Path, flag: str) -> Path:
     """Returns a path that a file may be written to; makes its folder.
 
     Raises:
-      InvalidInput: it is a folder, or its folder cannot be made.
+      InvalidInput: It is a folder, or its folder cannot be made.
     """
     path = Path(path)
     if path.is_dir():
@@ -45,7 +45,7 @@ def by_flags(*names: str) -> Generator[None]:
     """Names flags in refusals that begin with an option of `data`, where a command has no config.
 
     Args:
-      *names: of options and of flags.
+      *names: Of options and of flags.
     """
     try:
         yield
@@ -118,7 +118,7 @@ class Parser(argparse.ArgumentParser):
         """Returns the first word, the name of a command; "" where help was asked for, and shown.
 
         Raises:
-          InvalidInput: there is no such command, or no word.
+          InvalidInput: There is no such command, or no word.
         """
         first = argv[0] if argv else ""
         if first in names:
@@ -156,7 +156,7 @@ class Parser(argparse.ArgumentParser):
         """Returns the parsed arguments; `config` is a checked, locked ConfigDict.
 
         Raises:
-          InvalidInput: an unknown flag, key or value; all problems of the config in one report.
+          InvalidInput: An unknown flag, key or value; all problems of the config in one report.
         """
         if is_completing():
             self._complete()
@@ -226,7 +226,7 @@ def preset(path: str) -> str:
     """Returns the path of a config that may be called by its name: tiny is configs/tiny.py.
 
     Raises:
-      InvalidInput: it is a name, and there is no such config.
+      InvalidInput: It is a name, and there is no such config.
     """
     if Path(path).suffix or "/" in path or Path(path).is_file():
         return path
@@ -362,7 +362,7 @@ def _help_on(name: str) -> str:
     """Explains a section of options or an option, with defaults; the file may have other values.
 
     Raises:
-      InvalidInput: there is none of that name.
+      InvalidInput: There is none of that name.
     """
     name = name.removeprefix("--").removeprefix("config.").rstrip(".")
     text = as_lines(name)
@@ -398,8 +398,8 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     """Runs a command; what the user has to know ends it with a message and no traceback.
 
     Args:
-      main: takes the arguments; what it returns is printed where they hold --json.
-      argv: the arguments; those of the process if not given.
+      main: Takes the arguments; what it returns is printed where they hold --json.
+      argv: The arguments; those of the process if not given.
     """
     asked = list(sys.argv[1:] if argv is None else argv)
     for_people = sys.stderr if "--json" in asked else sys.stdout

@@ -25,9 +25,9 @@ class Example(NamedTuple):
     """Input that is inspected.
 
     Attributes:
-      inputs: keyword arguments of a call, of one example [1, ...].
-      words: what its places are called; of an encoder–decoder those of the decoder.
-      source: those of the encoder.
+      inputs: Keyword arguments of a call, of one example [1, ...].
+      words: What its places are called; of an encoder–decoder those of the decoder.
+      source: Those of the encoder.
       image: [height, width, channels], pixels of the example; None where it is no image.
     """
 

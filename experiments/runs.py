@@ -151,7 +151,7 @@ def _run_of(name: str) -> Path:
     """A directory that holds a run.
 
     Raises:
-      InvalidInput: it holds none, a study say.
+      InvalidInput: It holds none, a study say.
     """
     path = Path(name)
     if (path / "study.json").exists():

@@ -1,4 +1,4 @@
-"""transformer_jax: transformers in JAX, and experiments on them that can be believed.
+"""transformer_jax: transformers in JAX, and experiments on them whose answers you can trust.
 
 Start with examples/one_page.py. Then in this order, not that of imports; * marks the seven files
 from attention to a trained model. On the way data/tasks/batch says what a model reads,

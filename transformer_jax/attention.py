@@ -1,7 +1,7 @@
 """Attention: the pure function, and the module that owns the projections and calls it.
 
-Less common kinds of attention stand in `variants/` and are imported when they are chosen: an
-`AttentionVariant` takes the place of the pure function inside the same module.
+Less common kinds of attention are in `variants/` and are imported when they are chosen: an
+`AttentionVariant` replaces the pure function inside the same module.
 """
 
 import math
@@ -35,7 +35,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     adjust: Callable[[Array], Array] = lambda weights: weights,
 ) -> Array:
-    """Returns for each query the mean of the values, weighted by how well query and key agree.
+    """Returns the mean of the values for each query, weighted by the match of query and key.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k) + bias) V.
     Vaswani et al. 2017, arXiv:1706.03762, equation 1. The softmax runs over the keys that the mask
@@ -48,14 +48,14 @@ def scaled_dot_product_attention(
       value: [..., M, V]; V may differ from K.
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; -inf is allowed; broadcasts to the weights.
-      scale: Multiplies the products of queries and keys; 1 / sqrt(d_k) if None.
-      adjust: Applied to the weights before the mean is taken: dropout for example.
+      scale: Factor of the products of queries and keys; 1 / sqrt(d_k) if None.
+      adjust: Function applied to the weights before the mean is taken, e.g. dropout.
 
     Returns:
       [..., L, V] in the dtype of the values; leading axes of query, key and value broadcast.
 
     Raises:
-      ValueError: The shapes disagree, or the mask is not bool; the text names the argument.
+      ValueError: The shapes disagree, or the mask is not bool; the message names the argument.
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"), value=(value, "... M V"))
     weights_LM = attention_weights(query, key, mask, bias, scale=scale)
@@ -78,7 +78,7 @@ def attention_weights(
       key: [..., M, K].
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; broadcasts to the weights.
-      scale: Multiplies the products of queries and keys; 1 / sqrt(d_k) if None.
+      scale: Factor of the products of queries and keys; 1 / sqrt(d_k) if None.
       soft_cap: See attention_scores.
 
     Returns:
@@ -101,8 +101,8 @@ def attention_scores(
 ) -> Array:
     """Returns Q K^T / sqrt(d_k) + bias, and -inf where the mask forbids; see attention_weights.
 
-    With `soft_cap` c the products become c tanh(product / c), before the bias, so that none is
-    beyond c (Gemma 2, arXiv:2408.00118, section 2).
+    With `soft_cap` c the products become c tanh(product / c) before the bias is added, so that
+    none exceeds c in size (Gemma 2, arXiv:2408.00118, section 2).
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"))
     shape = weights_shape(query, key)
@@ -124,7 +124,7 @@ def attention_scores(
 
 
 def masked_softmax(scores: Array) -> Array:
-    """Softmax over the last axis in which a row of -inf gives zeros, with zero gradient."""
+    """Returns the softmax over the last axis; rows of -inf give zeros, with zero gradient."""
     largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True, initial=-jnp.inf))
     exponentials = jnp.exp(scores - jnp.where(jnp.isneginf(largest), 0, largest))
     total = exponentials.sum(-1, keepdims=True)
@@ -164,9 +164,9 @@ def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
 
 
 def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
-    """Raises ValueError if an array would not broadcast to the weights, or would make more of them.
+    """Raises ValueError if an array does not broadcast to the weights, or would enlarge them.
 
-    A mask [B, 1, L, L] beside queries [B, L, K] would give every example the masks of all.
+    A mask [B, 1, L, L] with queries [B, L, K] would give every example the masks of all.
     """
     for name, array in arrays.items():
         if array is None:
@@ -183,12 +183,12 @@ def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions side by side, each over its own projections, and one output matrix.
+    """Multi-head attention: several attentions in parallel, each with its own projections.
 
     MultiHead(X) = Concat(Z^1 ... Z^H) W_O with W_O in [H * d_v, D], which equals the sum over heads
-    of Z^h W_O^h. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. With fewer key and value
-    heads each serves a group of queries: one is multi-query attention (Shazeer 2019,
-    arXiv:1911.02150), several are grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245).
+    of Z^h W_O^h. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. If there are fewer key-value
+    heads than query heads, each serves a group of query heads: one gives multi-query attention
+    (Shazeer 2019, arXiv:1911.02150), several give grouped-query attention (arXiv:2305.13245).
 
     Each projection is one matrix [D, H * K] whatever the number of heads, so the same seed draws
     the same values when only `num_heads` changes.
@@ -199,15 +199,15 @@ class MultiHeadAttention(nn.Module):
       head_dim: Query and key features of one head, K; width / num_heads if None.
       value_dim: Value features of one head, V; head_dim if None.
       use_bias: Whether the four projections have a bias.
-      dropout_rate: Share of the attention weights that is dropped in training.
-      scale: Multiplies the scores; 1 / sqrt(K) if None.
-      variant: Makes what takes the place of scaled_dot_product_attention, or None.
-      query_key_norm: Makes the norm of each head's queries and keys, before the rotation (Henry et
-        al. 2020, arXiv:2010.04245), or None.
+      dropout_rate: Dropout rate of the attention weights in training.
+      scale: Factor of the scores; 1 / sqrt(K) if None.
+      variant: Factory of the replacement for scaled_dot_product_attention, or None for that one.
+      query_key_norm: Factory of the norm of each head's queries and keys, before the rotation
+        (Henry et al. 2020, arXiv:2010.04245), or None.
       kernel_init: Initial values of the query and key kernels.
       value_init: Initial values of the value kernel; kernel_init if None.
       out_init: Initial values of the output kernel; kernel_init if None.
-      dtype: Of the computation; that of inputs and parameters together if None.
+      dtype: Computation dtype; promoted from inputs and parameters if None.
     """
 
     num_heads: int
@@ -239,21 +239,21 @@ class MultiHeadAttention(nn.Module):
         """Attends from the inputs to the memory, or to the inputs themselves.
 
         Args:
-          inputs: [..., L, D], from which queries are made.
-          memory: [..., M, D], from which keys and values are made; the inputs if None.
+          inputs: Input of the queries, [..., L, D].
+          memory: Input of the keys and values, [..., M, D]; the inputs if None.
           mask: [..., L, M] bool, True = may attend, the same for all heads; or, with one axis more
             than the inputs, [..., H or 1, L, M]; or a Mask, which becomes an array only if the
             variant needs one.
-          terms: What a position encoding gives to attention.
+          terms: Position terms for attention.
           slot: Place in a KV cache of the keys and values of the inputs; M is then its capacity.
           layer: Number of the block, for variants that differ by depth.
-          train: Whether dropout is on; then apply needs rngs={'dropout': key}.
+          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
 
         Returns:
           [..., L, D].
 
         Raises:
-          ValueError: Width, num_heads and num_kv_heads do not fit, or a shape is wrong; keys of a
+          ValueError: Width, num_heads and num_kv_heads do not fit, a shape is wrong, or keys of a
             memory would be rotated.
         """
         if memory is not None and terms.rotation is not None:
@@ -316,7 +316,7 @@ class MultiHeadAttention(nn.Module):
 
     @nn.nowrap
     def _sizes(self, width: int) -> tuple[int, int, int]:
-        """Heads of keys and values G, and features K and V."""
+        """Returns the number of key-value heads G, and the features K and V."""
         heads, groups = self.num_heads, self.num_kv_heads or self.num_heads
         if self.head_dim is None and width % heads:
             raise ValueError(
@@ -345,12 +345,12 @@ class AttentionCall(NamedTuple):
     """Context of an attention call, besides queries, keys and values.
 
     Attributes:
-      inputs: [..., L, D], what the layer reads.
-      mask: What may be seen; None hides nothing.
-      bias: Added to the scores, or makes what is added; see PositionTerms.
-      scale: Multiplies the scores; 1 / sqrt(K) if None.
-      adjust: To be applied to the weights before values are mixed: dropout, and the site.
-      dropout_rate: Share of the weights that is dropped; 0 outside training.
+      inputs: Input of the layer, [..., L, D].
+      mask: Positions that may be attended to, or None for all.
+      bias: Array added to the scores, or a function that returns it; see PositionTerms.
+      scale: Factor of the scores; 1 / sqrt(K) if None.
+      adjust: Function to apply to the weights before values are mixed: dropout, and the site.
+      dropout_rate: Dropout rate of the weights; 0 outside training.
       slot: Place in a KV cache of these tokens, or None.
       layer: Number of the block.
     """
@@ -370,23 +370,23 @@ class AttentionCall(NamedTuple):
 
 
 class AttentionVariant(nn.Module):
-    """Another way from queries, keys and values to what attention gives; an entry of ATTENTIONS.
+    """Replacement for scaled_dot_product_attention; an entry of ATTENTIONS.
 
-    A subclass has options as typed fields. It computes `weights`, of which the sum over values is
-    taken; or it mixes the values itself in `__call__`.
+    Typed fields of a subclass are options. A subclass defines `weights`, which are then applied to
+    the values, or mixes the values itself in `__call__`.
 
     Attributes:
-      hides_weights: Whether `__call__` makes no weights [..., H, L, M], and `weights` says them to
-        those who want to see them.
-      takes_groups: Whether keys and values come as [..., G, M, K], not repeated for the H heads of
-        queries.
+      hides_weights: Whether `__call__` computes no weights [..., H, L, M]; `weights` then computes
+        them for inspection only.
+      takes_groups: Whether keys and values arrive as [..., G, M, K], not repeated for the H query
+        heads.
     """
 
     hides_weights: ClassVar[bool] = False
     takes_groups: ClassVar[bool] = False
 
     def keeps_state(self, call: AttentionCall) -> bool:
-        """Returns whether it keeps a recurrent state instead of earlier keys and values."""
+        """Returns whether the call keeps a recurrent state instead of earlier keys and values."""
         return False
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
@@ -408,7 +408,7 @@ class SoftmaxAttention(AttentionVariant):
     Vaswani et al. 2017, arXiv:1706.03762, equation 1.
 
     Attributes:
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap), as in Gemma 2; None: not at all.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap), as in Gemma 2; None disables it.
     """
 
     soft_cap: Positive | None = None
@@ -428,8 +428,8 @@ def dense_terms(
     Args:
       query: [..., H, L, K].
       key: [..., H, M, K].
-      mask: A Mask or an array; with as many axes as the queries it has one of heads.
-      bias: An array, or what makes it.
+      mask: A Mask or an array; an array with as many axes as the queries has an axis of heads.
+      bias: An array, or a function that returns it.
 
     Raises:
       ValueError: The shape of the mask is wrong.

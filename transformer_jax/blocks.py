@@ -1,7 +1,7 @@
 """The residual block: attention, feed-forward layer and norms, wired together.
 
-Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names them. A block gets
-what it may need to know in a `Context`, and hands on to later blocks what it puts into the carry.
+Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names them. A block reads
+its surroundings from a `Context`, and passes values on to later blocks in the carry.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ class Context:
 
     Attributes:
       mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a Mask.
-      terms: What the position encoding gives to self-attention.
-      memory: [..., M, D], the output of an encoder; without it there is no cross-attention.
-      memory_mask: [..., L, M] or [..., H, L, M] bool, what may be seen of the memory.
+      terms: Position terms for self-attention.
+      memory: Output of an encoder, [..., M, D]; without it there is no cross-attention.
+      memory_mask: Positions of the memory that may be attended to, [..., L, M] or [..., H, L, M].
       slot: Place in a KV cache of the keys and values of the inputs, for self-attention.
       layer: Number of the block.
-      sizes: What a mixer may know of the model.
+      sizes: Sizes of the model, for mixers.
       train: Whether dropout is on.
     """
 
@@ -56,17 +56,17 @@ class Block(nn.Module):
     the parameters are the same whatever the wiring.
 
     Attributes:
-      attention: Makes the attention module, for the memory too.
-      feed_forward: Makes the feed-forward module; None for a block without one.
-      norm: Makes a norm.
-      mixer: Makes what takes the place of self-attention: a module from inputs [..., L, D] and a
-        Context to [..., L, D]; None if attention does.
-      dropout_rate: Share of each branch's output that is dropped in training.
-      stochastic_depth: Share of the examples for which a branch of the last block is left out in
-        training; earlier blocks have proportionally less (Huang et al. 2016, arXiv:1603.09382).
+      attention: Factory of the attention module, also for the memory.
+      feed_forward: Factory of the feed-forward module, or None for a block without one.
+      norm: Factory of a norm.
+      mixer: Factory of the replacement for self-attention, a module that maps inputs [..., L, D]
+        and a Context to [..., L, D], or None for attention.
+      dropout_rate: Dropout rate of each branch's output in training.
+      stochastic_depth: Fraction of examples that skip a branch of the last block in training;
+        earlier blocks skip proportionally fewer (Huang et al. 2016, arXiv:1603.09382).
       depth: Number of blocks, N.
       side: "encoder" or "decoder" in a model that has both.
-      final_norm: Whether the stack ends with a norm: the sum of its last block is not normalised.
+      final_norm: Whether the stack ends with a norm, since its last sum is not normalised.
     """
 
     attention: ModuleFactory
@@ -81,11 +81,11 @@ class Block(nn.Module):
 
     @classmethod
     def branch_gain(cls, depth: int, side: str) -> float:
-        """Factor on the initial standard deviation of value kernels and of those that write out."""
+        """Returns the factor of the initial deviation of value kernels and output kernels."""
         return 1.0
 
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """Sends the stream [..., L, D] through the block; returns it and what is handed on."""
+        """Maps the residual stream [..., L, D] and the carry to their values after the block."""
         raise NotImplementedError
 
     # The parts, to be called inside the compact `__call__` of a wiring. They are not wrapped by
@@ -93,7 +93,7 @@ class Block(nn.Module):
 
     @nn.nowrap
     def mix(self, hidden: Array, context: Context) -> Array:
-        """Self-attention, or the mixer: [..., L, D] -> [..., L, D]."""
+        """Applies self-attention, or the mixer: [..., L, D] -> [..., L, D]."""
         hidden = site(self, f"{self.kind}.input", hidden)
         if self.mixer is not None:
             return site(self, "mixer.out", self.mixer(name="mixer")(hidden, context))
@@ -109,7 +109,7 @@ class Block(nn.Module):
 
     @nn.nowrap
     def attend_memory(self, hidden: Array, context: Context) -> Array:
-        """Cross-attention over the memory (Vaswani et al. 2017, section 3.1)."""
+        """Applies cross-attention over the memory (Vaswani et al. 2017, section 3.1)."""
         hidden = site(self, "cross_attention.input", hidden)
         attention = self.attention(name="cross_attention")
         mixed = attention(
@@ -123,14 +123,14 @@ class Block(nn.Module):
 
     @nn.nowrap
     def feed(self, hidden: Array) -> Array:
-        """The feed-forward layer: [..., L, D] -> [..., L, D]."""
+        """Applies the feed-forward layer: [..., L, D] -> [..., L, D]."""
         assert self.feed_forward is not None
         hidden = self.feed_forward(name="feed_forward")(site(self, "feed_forward.input", hidden))
         return site(self, "feed_forward.out", hidden)
 
     @nn.nowrap
     def normed(self, branch: str, hidden: Array) -> Array:
-        """The norm of a branch: [..., L, D] -> [..., L, D]."""
+        """Applies the norm of a branch: [..., L, D] -> [..., L, D]."""
         return self.norm(name=f"{branch}_norm")(hidden)
 
     @property
@@ -140,7 +140,7 @@ class Block(nn.Module):
 
     @nn.nowrap
     def branch_dropout(self, context: Context) -> Callable[[Array], Array]:
-        """Returns what stands behind each branch: dropout, and leaving it out altogether."""
+        """Returns the function after each branch: dropout, and stochastic depth."""
         dropout = nn.Dropout(self.dropout_rate, deterministic=not context.train)
         if not self.stochastic_depth or not context.train:
             return dropout
@@ -150,11 +150,11 @@ class Block(nn.Module):
 
 
 class BranchDropout(nn.Module):
-    """Leaves a branch out for a share of the examples, and scales it up for the others."""
+    """Drops a branch for a fraction of the examples, and scales it up for the others."""
 
     @nn.compact
     def __call__(self, branch: Array, rate: float | Array) -> Array:
-        """[..., L, D] and a share in [0, 1) -> [..., L, D]."""
+        """[..., L, D] and a rate in [0, 1) -> [..., L, D]."""
         shape = (*branch.shape[:-2], 1, 1)
         is_kept = jax.random.bernoulli(self.make_rng("dropout"), 1 - rate, shape)
         return jnp.where(is_kept, branch / (1 - rate), 0).astype(branch.dtype)
@@ -177,7 +177,7 @@ class PreNorm(Block):
 
 
 class PostNorm(Block):
-    """norm(x + f(x)): the first transformer's wiring (Vaswani et al. 2017, section 3.1)."""
+    """norm(x + f(x)): the original transformer's wiring (Vaswani et al. 2017, section 3.1)."""
 
     final_norm: ClassVar[bool] = False
 
@@ -219,7 +219,7 @@ with inputs [..., L, D] and a Context.
 
 
 class Gain(nn.Module):
-    """Multiplies each feature, or all by the same number, with something learned."""
+    """Multiplies each feature, or all features, by a learned number."""
 
     features: int
     initial: Initializer

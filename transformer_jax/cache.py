@@ -1,11 +1,11 @@
 """Caches of keys, values and recurrent states, for generating token by token.
 
 The keys and values of every layer, and the states of recurrent ones, are variables of the
-collection `cache`. Whoever asks for that collection (`apply(..., mutable=["cache"])`) gets it with
-the logits and gives it back with the next tokens; whoever does not, computes without it. A cache
+collection `cache`. A caller that makes this collection mutable (`apply(..., mutable=["cache"])`)
+gets it with the logits and passes it in with the next tokens; otherwise nothing is cached. A cache
 is an input and an output of a pure function, as parameters are.
 
-What cross-attention takes from the memory is not kept: it is computed with each call.
+Keys and values of cross-attention are not cached: they are recomputed with each call.
 """
 
 import math
@@ -21,9 +21,9 @@ class CacheSlot(NamedTuple):
     """Write positions of new tokens in a cache.
 
     Attributes:
-      first: tokens that it holds already, int.
-      count: new ones, T.
-      capacity: most tokens that it can hold, M.
+      first: Number of tokens in the cache, int.
+      count: Number of new tokens, T.
+      capacity: Largest number of tokens in the cache, M.
     """
 
     first: Array
@@ -37,12 +37,12 @@ def uses_cache(module: nn.Module) -> bool:
 
 
 def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | None:
-    """Counts new tokens; None where no cache is in use.
+    """Counts new tokens and returns their slot, or None if no cache is in use.
 
     Args:
-      module: that keeps the count.
-      count: new tokens.
-      capacity: most tokens of a cache that begins here; one that is there says itself.
+      module: Module that keeps the count.
+      count: Number of new tokens.
+      capacity: Capacity of a new cache; an existing cache has its own.
     """
     if not uses_cache(module):
         return None
@@ -55,13 +55,13 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
 
 
 def with_capacity(cache: Any, capacity: int) -> Any:
-    """Returns a cache that holds so many tokens at most, of what a call returned.
+    """Returns a returned cache with room for `capacity` tokens.
 
-    Each new token reads all places of it, empty ones too.
+    Each new token reads all rows of the cache, empty ones too.
 
     Args:
-      cache: the collection; has to hold no more than that.
-      capacity: most tokens.
+      cache: The collection; must not hold more tokens than that.
+      capacity: Largest number of tokens.
     """
 
     def resized(path: tuple, rows: Array) -> Array:
@@ -79,15 +79,15 @@ def _is_by_place(path: tuple) -> bool:
 
 
 def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | None) -> Array:
-    """Writes new rows behind those that are kept.
+    """Writes new rows after those in the cache, and returns all rows.
 
     Args:
-      module: that keeps them.
-      name: of what is kept, keys or values.
+      module: Module that keeps them.
+      name: Name of the cached array, e.g. keys or values.
       new: [..., T, F].
-      slot: where they stand; None keeps nothing.
+      slot: Write positions, or None if nothing is cached.
     Returns:
-      All rows [..., M, F], zeros where nothing has been written; `new` if nothing is kept.
+      All rows [..., M, F], zeros where nothing was written; `new` if nothing is cached.
     """
     if slot is None:
         return new
@@ -103,14 +103,14 @@ def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | 
 
 
 def kept_state(module: nn.Module, layer: int, reads_on: bool, otherwise: Any = None) -> Any:
-    """Returns the state of a recurrent layer after the last token that was read.
+    """Returns the state of a recurrent layer after the last token read.
 
     Args:
-      module: that keeps it.
-      layer: number of the state.
-      reads_on: whether this call reads behind a cache, as a slot says; if not, nothing is kept, and
-        what an earlier call left in the collection is not looked at.
-      otherwise: what there is before the first token.
+      module: Module that keeps the state.
+      layer: Number of the state.
+      reads_on: Whether this call continues from a cache, as a slot says; otherwise nothing is kept,
+        and earlier values of the collection are ignored.
+      otherwise: State before the first token.
     """
     return module.get_variable("cache", f"state_{layer}", otherwise) if reads_on else otherwise
 
@@ -122,9 +122,9 @@ def keep_state(module: nn.Module, layer: int, reads_on: bool, state: Any) -> Non
 
 
 def nan_on_overflow(hidden: Array, slot: CacheSlot | None) -> Array:
-    """Makes everything NaN once more has been read than a cache can hold.
+    """Replaces everything by NaN once more tokens were read than the cache can hold.
 
-    XLA writes what lies beyond the end onto the last rows, so that results would be wrong without a
+    XLA writes rows beyond the end onto the last rows, so results would be silently wrong
     sign (jax.lax.dynamic_update_slice).
     """
     if slot is None:

@@ -55,18 +55,18 @@ EXTENDABLE = ("training.steps", "optimizer.learning_rate", "schedule.")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:
-    """Returns whether a full key is one of these, or in a section, which ends in a dot."""
+    """Returns whether a full key is one of the names, or in a section named by one (`data.`)."""
     return key in names or key.startswith(tuple(name for name in names if name.endswith(".")))
 
 
 def has_intervening_hooks(config: ConfigDict) -> bool:
-    """Returns whether a hook of a config changes what is trained; one not imported may."""
+    """Returns whether a hook of a config changes training; a hook that is not imported may."""
     own = (hook for hook in config.hooks.functions if is_user_defined(hook))
     return any(getattr(find(hook), "intervenes", find(hook) is None) for hook in own)
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
-    """Returns full key -> value, references resolved, in the config's order."""
+    """Returns full key -> value with references resolved, in the config's order."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, (ConfigDict, Mapping)):
@@ -82,10 +82,10 @@ def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses a config with any problem, all of them in one report.
+    """Raises InvalidInput if a config has any problem, all of them in one report.
 
     Raises:
-      InvalidInput: with at most eight lines.
+      InvalidInput: At most eight lines.
     """
     report(problems_of(flatten(config)))
 
@@ -102,33 +102,33 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
     """Runs the `get_config` of a config file and applies overrides from the command line.
 
     Args:
-      path: a Python file that defines get_config(); trusted, as any program that one starts.
-      overrides: full key -> text of the value.
+      path: A Python file that defines get_config(). It is executed.
+      overrides: Full key -> text of the value.
     Returns:
       A checked, locked config.
     Raises:
-      InvalidInput: the file cannot be used, or any key or value is wrong.
+      InvalidInput: The file cannot be used, or any key or value is wrong.
     """
     return ConfigFile(path).config(overrides)
 
 
 class ConfigFile:
-    """A config file that was run, once: what it defines are values from now on.
+    """A config file that was executed once.
 
     Attributes:
-      path: of the file.
-      given: how it was given, `--config=PATH`.
-      module: what it defines.
+      path: Path of the file.
+      given: Argument that named it, `--config=PATH`.
+      module: The module that it defines.
     """
 
     def __init__(self, path: str, flag: str = "--config") -> None:
-        """Runs the file.
+        """Executes the file.
 
         Args:
-          path: of the file.
-          flag: that it was given with.
+          path: Path of the file.
+          flag: Flag that named it.
         Raises:
-          InvalidInput: no such file, no Python, or it raised an error.
+          InvalidInput: The file does not exist, is not Python, or raised an error.
         """
         file, self.given = Path(path), f"{flag}={path}"
         if file.is_dir():
@@ -145,25 +145,25 @@ class ConfigFile:
             spec.loader.exec_module(self.module)
 
     def call(self, name: str) -> Any:
-        """Returns what one of its functions returns.
+        """Returns the result of one of its functions.
 
         Raises:
-          InvalidInput: it is not there, or it raised an error.
+          InvalidInput: The function does not exist, or raised an error.
         """
         with self._faults():
             return getattr(self.module, name)()
 
     def config(self, overrides: Mapping[str, str]) -> ConfigDict:
-        """Returns its config with overrides from the command line, see load_config."""
+        """Returns the config with overrides from the command line, see load_config."""
         config = self.stated(overrides)
         _complete(config)
         return changed(config, texts=overrides)
 
     def stated(self, overrides: Mapping[str, str]) -> ConfigDict:
-        """Returns what it says itself, with a default where it requires what overrides give.
+        """Returns the stated config, with defaults for required values that overrides give.
 
         Raises:
-          InvalidInput: it is no config, lacks a value that it requires, or has keys that are none.
+          InvalidInput: It is no config, lacks a required value, or has unknown keys.
         """
         config = self.call("get_config")
         if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
@@ -182,7 +182,7 @@ class ConfigFile:
 
     @contextlib.contextmanager
     def _faults(self) -> Generator[None]:
-        """Turns an error in the user's own file into a refusal that names the line."""
+        """Re-raises errors in the user's file as InvalidInput with the line number."""
         here = str(Path.cwd())
         sys.path.insert(0, here)  # so that a config finds the one it derives from
         try:
@@ -201,9 +201,9 @@ class ConfigFile:
 
 
 def defaults() -> ConfigDict:
-    """Returns a config with every option at its default, to be changed.
+    """Returns a config with every option at its default, as a start.
 
-    Options of variants have their default as long as they are not stated, so they are not in it.
+    Options of variants are not in it; they have their default until they are stated.
     """
     config = ConfigDict()
     _complete(config)
@@ -211,7 +211,7 @@ def defaults() -> ConfigDict:
 
 
 def _complete(config: ConfigDict) -> None:
-    """Gives every option that a config leaves out its default, or a reference to another value."""
+    """Adds the default of each option that a config leaves out, or a reference to another value."""
     flat = flatten(config)
     for key, default in DEFAULTS.items():
         if key not in flat and not isinstance(default, SameAs):
@@ -237,16 +237,16 @@ def changed(
     changes: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> ConfigDict:
-    """Returns a copy of a config with other values, checked and locked.
+    """Returns a copy of a config with changes, checked and locked.
 
-    What refers to another value in the config goes on doing so in the copy.
+    References to other values of the config stay references in the copy.
 
     Args:
-      config: with every option.
-      changes: full key -> value.
-      texts: full key -> text of the value, from the command line.
+      config: A config with every option.
+      changes: Full key -> value.
+      texts: Full key -> text of the value, from the command line.
     Raises:
-      InvalidInput: any key or value is wrong; all problems in one report.
+      InvalidInput: Any key or value is wrong; all problems in one report.
     """
     config, texts = copy.deepcopy(config), texts or {}
     all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
@@ -272,10 +272,10 @@ def changed(
 
 
 def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """Gives placeholders that ml_collections requires to be set a default, where a value follows.
+    """Gives required placeholders of ml_collections a default if an override sets them.
 
     Raises:
-      InvalidInput: no value follows.
+      InvalidInput: No override sets one of them.
     """
     for key, holder, reference in list(_unset(config)):
         default = DEFAULTS.get(key)
@@ -289,7 +289,7 @@ def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
 
 
 def _unset(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, ConfigDict, Any]]:
-    """Yields key, section and reference of each placeholder that is required and has no value."""
+    """Yields key, section and reference of each required placeholder without a value."""
     for name, value in config.items(preserve_field_references=True):
         if isinstance(value, ConfigDict):
             yield from _unset(value, f"{prefix}{name}.")
@@ -324,7 +324,7 @@ def to_json(config: ConfigDict) -> str:
 
 
 def plain(config: ConfigDict) -> dict[str, Any]:
-    """Returns the resolved config as dicts in dicts."""
+    """Returns the resolved config as nested dicts."""
     return _nested(resolved(config))
 
 
@@ -343,12 +343,12 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
     """Reads a stored config as data and checks it against the options of this version.
 
     Args:
-      text: what to_json gave.
-      origin: where it came from, for messages.
-      stated: keys that did not have their default in the version that stored them; others are left
-        out if this version does not know them. None: all of them.
+      text: Result of to_json.
+      origin: Its place, for messages.
+      stated: Keys that were not at their default in the version that stored them; other keys are
+        dropped if this version does not know them. None means all keys.
     Raises:
-      InvalidInput: no JSON, or a key or a value that this version does not know.
+      InvalidInput: It is not JSON, or has a key or value that this version does not know.
     """
     try:
         flat = flatten(json.loads(text))
@@ -370,16 +370,16 @@ def options_of(config: ConfigDict, key: str, letter: str | None = None) -> dict[
     """Returns the stated options of the variant that `key` chooses: name -> value.
 
     Args:
-      config: whole.
+      config: The whole config.
       key: "model.norm" for example.
-      letter: of a type of layer, which may choose another one.
+      letter: Letter of a layer type, which may choose another variant.
     """
     flat = of_type(flatten(config), letter)
     return options_of_variant(flat, key, flat.get(key, DEFAULTS[key]))
 
 
 def options_of_variant(flat: Mapping[str, Any], key: str, choice: Any) -> dict[str, Any]:
-    """Returns the options that a flat config states of those that a variant reads."""
+    """Returns the options stated in a flat config that a variant reads."""
     read = variant_options(key, choice) or {}
     return {name.rpartition(".")[2]: flat[name] for name in read if name in flat}
 
@@ -388,9 +388,9 @@ def options_of_variant(flat: Mapping[str, Any], key: str, choice: Any) -> dict[s
 
 
 def own_choices(config: ConfigDict) -> dict[str, str]:
-    """Returns key -> MODULE:NAME of the user-defined code that decides what is trained.
+    """Returns key -> MODULE:NAME of the user-defined code that affects training.
 
-    Hooks are among them that intervene, or that are not imported; metrics are not.
+    Includes hooks that intervene or are not imported; excludes metrics.
     """
     choices = dict(own_choices_of(flatten(config)))
     looking = ("evaluation.metrics", "hooks.functions")
@@ -402,7 +402,7 @@ def own_choices(config: ConfigDict) -> dict[str, str]:
 
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
-    """Returns MODULE:NAME -> sha256 of its files, of the code that decides what is trained."""
+    """Returns MODULE:NAME -> sha256 of its files, for user-defined code that affects training."""
     return hashes_of(own_choices(config).values())
 
 
@@ -412,12 +412,12 @@ def own_modules(config: ConfigDict) -> set[str]:
 
 
 def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
-    """Raises InvalidInput where a stored config names a module that is not allowed."""
+    """Raises InvalidInput if a stored config names a module that is not allowed."""
     refuse_modules(own_choices_of(flatten(config)), allow)
 
 
 def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
-    """Returns the user-defined class of a config's tokenizer; None if it is one of ours."""
+    """Returns the user-defined tokenizer class of a config, or None if it has one of ours."""
     key, value = "data.tokenizer", config.data.tokenizer
     return chosen({}, value, key, allow) if names_own(key, value) else None
 
@@ -425,7 +425,7 @@ def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
 def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns full key -> (old value, new value) for what differs; not of those, see is_among."""
+    """Returns full key -> (old, new) of the differences, except keys among `but`, see is_among."""
     old_flat, new_flat = resolved(old), resolved(new)
     keys = [key for key in {**old_flat, **new_flat} if not is_among(key, but)]
     pairs = {key: (old_flat.get(key), new_flat.get(key)) for key in keys}

@@ -23,7 +23,7 @@ Flat = Mapping[str, Any]
 
 
 def problems_between(flat: Flat) -> Iterator[str]:
-    """Yields the contradictions in a config, one line each."""
+    """Yields contradictions in a config, one line each."""
     yield from _of_positions(flat)
     yield from _of_attention(flat)
     if flat["model.parametrisation"] == "mup":
@@ -34,11 +34,11 @@ def problems_between(flat: Flat) -> Iterator[str]:
 
 
 def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
-    """Yields what the user should know about an allowed config, one line each.
+    """Yields remarks on a valid config for the user, one line each.
 
     Args:
       flat: The config.
-      letters: Types of layers that it describes.
+      letters: Letters of the layer types that it defines.
     """
     pattern = flat["model.layers"]
     depth = None if flat.get("model.variant") else flat["model.depth"]
@@ -72,7 +72,7 @@ def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
 
 
 def _given(flat: Flat, usual: Mapping[str, Any]) -> list[str]:
-    """KEY=VALUE of the model's options that differ from these values."""
+    """Returns KEY=VALUE of the model options that differ from these values."""
     values = {name: flat[f"model.{name}"] for name in usual}
     return [f"model.{name}={v}" for name, v in values.items() if v != usual[name]]
 

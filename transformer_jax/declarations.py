@@ -1,6 +1,6 @@
-"""Options that the typed fields of a section or a variant declare, with their checks and texts.
+"""Options declared by typed fields of a section or a variant, with their checks and texts.
 
-pydantic checks values against the types. `--help`, docs/options.md and refusals are made from them.
+pydantic checks values against the types. `--help`, docs/options.md and error messages use them.
 """
 
 import ast
@@ -35,7 +35,7 @@ class Option:
     Attributes:
       key: Full key in a config.
       kind: Type, as annotated.
-      default: Value if none is stated; a SameAs if that is the value of another option.
+      default: Value if none is stated; a SameAs if it defaults to another option's value.
       meaning: Description, with the unit.
     """
 
@@ -50,7 +50,7 @@ class Option:
 
     @property
     def variant(self) -> Variant | None:
-        """The table that its value names an entry of, if any."""
+        """Table that the value names an entry of, or None."""
         return next((m for m in self._parts[1] if isinstance(m, Variant)), None)
 
     @property
@@ -70,7 +70,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The allowed names, if it has some."""
+        """Allowed names, or () if any value of the type is allowed."""
         base, metadata, _ = self._parts
         if self.variant is not None:
             return tuple(self.variant.entries())
@@ -80,7 +80,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words."""
+        """Allowed values in words."""
         base, metadata, optional = self._parts
         if self.variant is not None:
             several = typing.get_origin(base) is tuple
@@ -92,7 +92,7 @@ class Option:
 
     @property
     def example(self) -> str:
-        """An allowed value, as it is written on the command line."""
+        """An allowed value, as written on the command line."""
         if self.default not in (None, (), "") and not isinstance(self.default, SameAs):
             return as_text(self.default)
         base, metadata, _ = self._parts
@@ -123,10 +123,10 @@ class Option:
         return known and len(set(values)) == len(values)
 
     def parse(self, text: str) -> Any:
-        """Returns the value that a text on the command line stands for.
+        """Returns the value of a text from the command line.
 
         Raises:
-          ValueError: It stands for none.
+          ValueError: The text is not such a value.
         """
         base, _, optional = self._parts
         if optional and text in ("None", "none", "null"):
@@ -147,7 +147,7 @@ class Option:
 
 
 def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...], bool]:
-    """Splits a type into its core, what it is annotated with, and whether None is allowed."""
+    """Splits a type into its base type, its annotations, and whether None is allowed."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         inner = [part for part in typing.get_args(kind) if part is not types.NoneType]
@@ -161,7 +161,7 @@ def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 
 def _literals(base: Any) -> tuple[str, ...]:
-    """The names of a Literal, or of a tuple of them."""
+    """Returns the names of a Literal, or of a tuple of them."""
     if typing.get_origin(base) is tuple:
         base = typing.get_args(base)[0]
     return typing.get_args(base) if typing.get_origin(base) is Literal else ()
@@ -212,12 +212,12 @@ def _parsed_tuple(text: str) -> tuple:
 
 
 def as_text(value: Any) -> str:
-    """Returns a value as it is written on the command line."""
+    """Returns a value as written on the command line."""
     return (",".join(map(str, value)) or "()") if isinstance(value, tuple) else str(value)
 
 
 def split_values(text: str) -> list[str]:
-    """Returns the values of VALUE,VALUE: cut at commas, but not inside (a,b)."""
+    """Returns the values of VALUE,VALUE, split at commas outside of brackets."""
     return re.split(r",(?![^(]*\))", text)
 
 
@@ -261,7 +261,7 @@ def _doc(kind: Any) -> str:
 
 
 def described_fields(variant: Any) -> dict[str, str]:
-    """Returns what a docstring says of fields ("Attributes:") or arguments ("Args:"), by name."""
+    """Returns the descriptions of fields ("Attributes:") or arguments ("Args:") in a docstring."""
     described, name, indent = {}, "", 0
     lines = (inspect.getdoc(variant) or "").splitlines()
     begins = {line.strip(): number for number, line in enumerate(lines)}

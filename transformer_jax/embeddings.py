@@ -12,14 +12,14 @@ from transformer_jax.placement import cut_at_site
 class TokenEmbedding(nn.Module):
     """A vector for each token of the vocabulary.
 
-    Looking a row up equals multiplying a one-hot vector with the table. A token outside the
-    vocabulary gives NaN instead of somebody else's row; data sources refuse it before.
+    Looking up a row equals multiplying a one-hot vector with the table. A token outside the
+    vocabulary gives NaN instead of another row; data sources reject it earlier.
 
     Attributes:
-      vocab_size: tokens, V.
-      width: model width, D.
-      embedding_init: initial values of the table.
-      dtype: dtype of the result; None takes the table's.
+      vocab_size: Tokens, V.
+      width: Model width, D.
+      embedding_init: Initial values of the table.
+      dtype: Dtype of the result; the table's if None.
     """
 
     vocab_size: int
@@ -37,7 +37,7 @@ class TokenEmbedding(nn.Module):
         """[...] int -> [..., D].
 
         Raises:
-          ValueError: tokens are not integers.
+          ValueError: Tokens are not integers.
         """
         if not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(f"tokens: expected integers, got {tokens.dtype}")
@@ -45,16 +45,16 @@ class TokenEmbedding(nn.Module):
         return embedded if self.dtype is None else embedded.astype(self.dtype)
 
     def attend(self, hidden: Array) -> Array:
-        """[..., D] -> logits [..., V]: the tied output layer of Press and Wolf 2017.
+        """Returns the logits [..., V] of the tied output layer (Press and Wolf 2017).
 
-        Products in the dtype of `hidden`, sums in float32 or wider.
+        Products are in the dtype of `hidden`, sums in float32 or wider.
         """
         wide = jnp.promote_types(hidden.dtype, jnp.float32)
         return linear(hidden, self.embedding.T.astype(hidden.dtype), out_dtype=wide)
 
 
 def lookup(table: Array, indices: Array) -> Array:
-    """Returns rows of a table; an index outside it gives NaN instead of the nearest row.
+    """Returns rows of a table; an index outside it gives NaN.
 
     Args:
       table: [V, D].

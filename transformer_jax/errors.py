@@ -5,39 +5,39 @@ from collections.abc import Iterable
 
 
 class Stop(Exception):
-    """Something that the person at the keyboard has to know, and no fault of the program."""
+    """An expected end of a command: a message for the user, not a fault of the program."""
 
     exit_code = 1
 
 
 class InvalidInput(Stop, ValueError):
-    """A bad config, file, prompt or run directory: nothing was lost, here is what to change.
+    """Invalid config, file, prompt or run directory; nothing was lost.
 
-    The text says where (config key, argument or file), what came, what is allowed and the nearest
-    valid choice, in at most eight lines.
+    The message says where (config key, argument or file), what was given, what is allowed and the
+    nearest valid choice, in at most eight lines.
     """
 
     exit_code = 2
 
 
 def in_one_line(error: BaseException) -> str:
-    """Returns an error's type and the first line of what it says."""
+    """Returns an error's type and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def how_to_install(extra: str) -> str:
-    """Returns how an extra is installed; the package is in no index, so its clone is named."""
+    """Returns the command that installs an extra; it names the clone, since no index has it."""
     return f"pip install -e '.[{extra}]' in the clone of transformer_jax"
 
 
 def require(package: str, who: str, extra: str = "train") -> None:
-    """Raises InvalidInput where a package is not installed that `who` needs: it names the extra."""
+    """Raises InvalidInput naming the extra if a package that `who` needs is not installed."""
     if importlib.util.find_spec(package) is None:
         raise InvalidInput(f"{who} needs {package}: {how_to_install(extra)}")
 
 
 def suggest(wrong: object, candidates: Iterable[str]) -> str:
-    """Returns '; did you mean X?' for the nearest candidate, or nothing; see suggestions.py."""
+    """Returns '; did you mean X?' for the nearest candidate, or ''; see suggestions.py."""
     from transformer_jax import suggestions  # only where something is wrong
 
     return suggestions.suggest(wrong, candidates)

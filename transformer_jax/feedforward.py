@@ -1,4 +1,4 @@
-"""The layer that acts on each position alone."""
+"""Feed-forward layers, applied to each position separately."""
 
 from collections.abc import Callable
 
@@ -55,12 +55,12 @@ class FeedForward(nn.Module):
     FFN(x) = activation(x W_1 + b_1) W_2 + b_2. Vaswani et al. 2017, equation 2.
 
     Attributes:
-      mlp_dim: features between the two maps, F; 4 * width if not given.
-      activation: the function between the two maps.
-      use_bias: whether the maps have a bias.
-      kernel_init: initial values of the first kernel.
-      out_init: initial values of the second kernel; kernel_init if not given.
-      dtype: dtype of the computation; None takes that of inputs and parameters together.
+      mlp_dim: Hidden features, F; 4 * width if None.
+      activation: Activation between the two maps.
+      use_bias: Whether the maps have a bias.
+      kernel_init: Initial values of the first kernel.
+      out_init: Initial values of the second kernel; kernel_init if None.
+      dtype: Computation dtype; promoted from inputs and parameters if None.
     """
 
     mlp_dim: int | None = None
@@ -82,18 +82,18 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """Three affine maps, of which one opens gates: SwiGLU with silu, GEGLU with gelu.
+    """Gated feed-forward layer of three maps: SwiGLU with silu, GEGLU with gelu.
 
     FFN(x) = (activation(x W_gate) * (x W_up)) W_down. Shazeer 2020, arXiv:2002.05202, equation 6.
 
     Attributes:
-      mlp_dim: features inside, F; if not given, 8/3 of the width, which has as many parameters as
-        two maps of 4 * width.
-      activation: the function of the gates.
-      use_bias: whether the maps have a bias.
-      kernel_init: initial values of the kernels that read.
-      out_init: initial values of the last kernel; kernel_init if not given.
-      dtype: dtype of the computation; None takes that of inputs and parameters together.
+      mlp_dim: Hidden features, F; 8/3 of the width if None, which has as many parameters as
+        two maps with 4 * width.
+      activation: Activation of the gates.
+      use_bias: Whether the maps have a bias.
+      kernel_init: Initial values of the first two kernels.
+      out_init: Initial values of the last kernel; kernel_init if None.
+      dtype: Computation dtype; promoted from inputs and parameters if None.
     """
 
     mlp_dim: int | None = None
@@ -118,7 +118,7 @@ class GatedFeedForward(nn.Module):
 
 
 def no_feed_forward(**_: object) -> None:
-    """Nothing: a block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
+    """No feed-forward layer: a block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
 
 
 FEED_FORWARDS = {

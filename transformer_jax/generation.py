@@ -47,7 +47,7 @@ def windowed_next_logits(apply: Callable[..., Array], method: Callable | None = 
     Masks may look ahead, so unwritten positions are marked as padding by `segments`.
 
     Args:
-      apply: tokens [..., C] -> logits [..., C, V], causal, or with an argument `segments` [..., C].
+      apply: Tokens [..., C] -> logits [..., C, V], causal, or with an argument `segments` [..., C].
       method: Function with the signature of `apply`, if that cannot be inspected.
     """
     takes_segments = "segments" in inspect.signature(method or apply).parameters
@@ -174,7 +174,7 @@ def generate_with_cache(
       rng: As in generate.
       max_length: As in generate.
       end: As in generate.
-      **draws: temperature, top_k and top_p of generate.
+      **draws: Temperature, top_k and top_p of generate.
 
     Returns:
       As in generate.
@@ -365,7 +365,7 @@ def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Arra
     """Replaces some tokens by the likeliest ones, from left to right; later ones depend on them.
 
     Args:
-      logits_of: tokens [..., L] -> logits [..., L, V] of each next token.
+      logits_of: Tokens [..., L] -> logits [..., L, V] of each next token.
       tokens: [..., L] int; the values at replaced positions are not used.
       replaced: Positions to write, [..., L] bool; the first one cannot be among them.
 

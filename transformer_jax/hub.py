@@ -1,4 +1,4 @@
-"""Folders as Hugging Face keeps models in: on disk, or from the hub by a repository's name."""
+"""Hugging Face folders: on disk, or from the hub by the name of a repository."""
 
 import importlib.util
 import json
@@ -15,14 +15,14 @@ _OURS = "runs"  # where commands put runs: what is missing there is no repositor
 
 
 def holds_weights(folder: Path) -> bool:
-    """Returns whether a folder holds a model of theirs: config.json beside .safetensors."""
+    """Returns whether a folder holds a Hugging Face model: config.json and .safetensors."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
 def may_be_a_repository(name: str) -> bool:
-    """Returns whether a name can be one on the hub, OWNER/NAME or OWNER/NAME@REVISION.
+    """Returns whether a name can be a hub repository, OWNER/NAME or OWNER/NAME@REVISION.
 
-    One that leads somewhere on this disk is none.
+    Paths that exist on this disk are not repositories.
 
     False without the package huggingface_hub.
     """
@@ -37,18 +37,18 @@ def may_be_a_repository(name: str) -> bool:
 
 
 def is_of_huggingface(name: str | Path) -> bool:
-    """Returns whether a name is of a model of theirs: a folder of weights, or a repository."""
+    """Returns whether a name is a Hugging Face model: a folder of weights, or a repository."""
     return holds_weights(Path(name)) or may_be_a_repository(str(name))
 
 
 def folder_of(source: str | Path, weights: bool = True) -> Path:
-    """Returns the folder of a model: itself, or what the hub has under this name, in its cache.
+    """Returns the folder of a model: the given one, or the hub's in its cache.
 
     Args:
-      source: a folder, or OWNER/NAME, or OWNER/NAME@REVISION: a commit, branch or tag.
-      weights: whether they are needed; if not, only the settings and the tokenizer are fetched.
+      source: A folder, or OWNER/NAME, or OWNER/NAME@REVISION: a commit, branch or tag.
+      weights: Whether weights are needed; if not, only settings and tokenizer are downloaded.
     Raises:
-      InvalidInput: there is no such folder, and the hub did not give it.
+      InvalidInput: The folder does not exist, and the hub has none of this name.
     """
     folder = Path(source)
     if folder.is_dir():
@@ -73,19 +73,19 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Returns what a folder's config.json says.
+    """Returns the content of a folder's config.json.
 
     Raises:
-      InvalidInput: it cannot be read.
+      InvalidInput: It cannot be read.
     """
     return _read_object(folder / "config.json")
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """Returns what a folder's generation_config.json says; nothing where there is none.
+    """Returns the content of a folder's generation_config.json; {} without one.
 
     Raises:
-      InvalidInput: it cannot be read.
+      InvalidInput: It cannot be read.
     """
     file = folder / "generation_config.json"
     return _read_object(file) if file.is_file() else {}

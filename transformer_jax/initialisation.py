@@ -1,7 +1,7 @@
 """Initial values of parameters.
 
-A row of INITIALISATIONS gives the initial values of the embeddings and of the three kinds of
-kernels in a block: those of the scores, those inside a branch, and those that write into the
+An entry of INITIALISATIONS returns the initial values of the embeddings and of the three kinds of
+kernels in a block: query and key, value and first feed-forward kernels, and those that write into
 residual stream.
 """
 
@@ -15,13 +15,13 @@ from transformer_jax.options import Positive
 
 
 class Initializers(NamedTuple):
-    """Initial values by what a parameter is for.
+    """Initial values by purpose.
 
     Attributes:
-      embedding: of embeddings, and of kernels outside the blocks.
-      query_key: of the kernels of queries and keys.
-      value: of the values' kernel, and of those that read in a feed-forward layer.
-      output: of kernels that write into the residual stream.
+      embedding: For embeddings, and kernels outside the blocks.
+      query_key: For the kernels of queries and keys.
+      value: For the value kernel, and the first kernels of a feed-forward layer.
+      output: For kernels that write into the residual stream.
     """
 
     embedding: Initializer
@@ -31,13 +31,13 @@ class Initializers(NamedTuple):
 
 
 def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
-    """All from a normal distribution of one deviation (Devlin et al. 2019, BERT's code).
+    """Normal distribution with one standard deviation for all (Devlin et al. 2019, BERT's code).
 
     Args:
-      std: deviation of the initial values.
-      depth: number of blocks.
-      kernel_gain: what the parametrisation multiplies the kernels of blocks with.
-      branch_gain: what the wiring multiplies values and writing kernels with.
+      std: Standard deviation of the initial values.
+      depth: Number of blocks.
+      kernel_gain: Factor of the blocks' kernels, from the parametrisation.
+      branch_gain: Factor of value and output kernels, from the wiring.
     """
     plain, branch = nn.initializers.normal(std * kernel_gain), std * kernel_gain * branch_gain
     written = nn.initializers.normal(branch)
@@ -45,11 +45,11 @@ def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> In
 
 
 def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
-    """Normal; kernels that write into the residual stream have std / sqrt(2 depth).
+    """Normal distribution; kernels that write into the residual stream have std / sqrt(2 depth).
 
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3: the
-    stream is a sum of 2 depth branches. A wiring that has a gain of its own (deep_norm) has that
-    in its place. Arguments as in `normal`.
+    stream is a sum of 2 depth branches. A wiring with its own gain (deep_norm) uses that
+    instead. Arguments as in `normal`.
     """
     starts = normal(std, depth, kernel_gain, branch_gain)
     if branch_gain != 1:
@@ -61,16 +61,16 @@ def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float)
 def xavier(
     std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
 ) -> Initializers:
-    """Kernels uniform with variance 2 / (inputs + outputs); embeddings normal of deviation std.
+    """Uniform kernels with variance 2 / (inputs + outputs); normal embeddings with deviation std.
 
     Glorot and Bengio 2010, equation 16; torch.nn.Transformer's choice.
 
     Args:
-      std: deviation of the embeddings.
-      depth: number of blocks.
-      kernel_gain: what the parametrisation multiplies the kernels of blocks with.
-      branch_gain: what the wiring multiplies values and writing kernels with.
-      gain: multiplies all kernels.
+      std: Standard deviation of the embeddings.
+      depth: Number of blocks.
+      kernel_gain: Factor of the blocks' kernels, from the parametrisation.
+      branch_gain: Factor of value and output kernels, from the wiring.
+      gain: Factor of all kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_avg", "uniform")
 
@@ -83,11 +83,11 @@ def fan_in(
     LeCun et al. 1998, "Efficient BackProp", equation 16.
 
     Args:
-      std: deviation of embeddings.
-      depth: blocks of the model.
-      kernel_gain: see normal.
-      branch_gain: see normal.
-      gain: multiplies the deviation of the kernels.
+      std: Deviation of embeddings.
+      depth: Blocks of the model.
+      kernel_gain: See normal.
+      branch_gain: See normal.
+      gain: Multiplies the deviation of the kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_in", "normal")
 

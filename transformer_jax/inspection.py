@@ -1,7 +1,7 @@
 """Values inside a model: attention maps, hidden vectors, gradients.
 
-Every function takes a Linen module, its parameters and the keyword arguments of a call, and gives
-arrays; `pictures` are drawn elsewhere. What can be looked at, and changed, has a name: sites.SITES.
+Every function takes a Linen module, its parameters and the keyword arguments of a call, and returns
+arrays. Values that can be read or changed have names: sites.SITES.
 """
 
 import functools
@@ -27,16 +27,16 @@ def sites_of(model: Any, params: Any, inputs: Inputs) -> dict[str, jax.ShapeDtyp
     """Returns the sites of a model by name, with shape and dtype; nothing is computed.
 
     Args:
-      model: any Linen module with sites, one of your own around these too.
-      params: its parameters, or their shapes.
-      inputs: keyword arguments of a call.
+      model: Any Linen module with sites, or one of yours around it.
+      params: Its parameters, or their shapes.
+      inputs: Keyword arguments of a call.
     """
     _, found = jax.eval_shape(functools.partial(_run, model, inputs, {}), params)
     return {name: found[name] for name in sorted(found, key=_by_number)}
 
 
 def _run(model: Any, inputs: Inputs, changes: Any, params: Any) -> tuple[Any, dict[str, Array]]:
-    """A model's output and the values at its sites."""
+    """Returns a model's output and the values at its sites."""
     with interventions(changes):
         output, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
     return output, values_by_site(state.get("intermediates", {}))
@@ -49,18 +49,18 @@ def capture(
     *patterns: str,
     changes: Mapping[str, Intervention] = MappingProxyType({}),
 ) -> dict[str, Array]:
-    """Returns the values at sites of a model, by their names.
+    """Returns the values at sites of a model, by name.
 
     Args:
-      model: as in `sites_of`.
-      params: its parameters.
-      inputs: keyword arguments of a call.
-      *patterns: names of sites; `*` stands for any part: "block_*.attention.weights".
-      changes: interventions, as `intervene` takes them.
+      model: As in `sites_of`.
+      params: Its parameters.
+      inputs: Keyword arguments of a call.
+      *patterns: Names of sites; `*` stands for any part: "block_*.attention.weights".
+      changes: Interventions, as `intervene` takes them.
     Returns:
-      name -> value, by name, blocks by number; see sites.SITES for shapes.
+      Name -> value, with blocks in order; see sites.SITES for shapes.
     Raises:
-      InvalidInput: a pattern fits no site of this model; the text names the nearest.
+      InvalidInput: A pattern fits no site of this model; the message names the nearest.
     """
     known_sites = list(sites_of(model, params, inputs))
     _refuse_unknown([*patterns, *changes], known_sites, model)
@@ -76,30 +76,30 @@ def capture(
 
 
 def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Intervention]) -> Any:
-    """Returns what a model gives while functions change the values at its sites.
+    """Returns the output of a model while functions change the values at its sites.
 
-    The effect of head 2 of block 1 on the logits, and a run with the stream of another one:
+    Removing head 2 of block 1, and inserting the residual stream of another run:
 
         without = {"block_1.attention.mixed": lambda mixed: mixed.at[..., 2, :, :].set(0)}
         intervene(model, params, inputs, without)
-        patch = {"block_1.residual": lambda residual: kept["block_1.residual"]}
+        patch = {"block_1.residual": lambda residual: other["block_1.residual"]}
 
     Args:
-      model: as in `capture`.
-      params: its parameters; differentiable, as what the functions close over is.
-      inputs: keyword arguments of a call.
-      changes: a site's name, or a pattern of names -> value -> value of the same shape and dtype.
+      model: As in `capture`.
+      params: Its parameters; the result is differentiable in them.
+      inputs: Keyword arguments of a call.
+      changes: Name of a site, or pattern -> function from value to value of equal shape and dtype.
     Returns:
       The model's output.
     Raises:
-      InvalidInput: a name fits no site, a shape changes, or the model does not use the value.
+      InvalidInput: A name fits no site, a shape changes, or the model does not use the value.
     """
     _refuse_unknown(list(changes), list(sites_of(model, params, inputs)), model)
     return jax.jit(lambda params: _run(model, inputs, changes, params)[0])(params)
 
 
 def _by_number(name: str) -> list[tuple[str, int]]:
-    """So that block_10 comes after block_2."""
+    """Sort key in which block_10 comes after block_2."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
@@ -116,14 +116,14 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
     """Returns the weights of every attention, by the path of its module.
 
     Args:
-      model: a transformer.
-      params: its parameters.
-      inputs: keyword arguments of a call.
+      model: A transformer.
+      params: Its parameters.
+      inputs: Keyword arguments of a call.
     Returns:
-      "block_0/attention" -> [..., H, L, M]: how much query l listens to key m in head h. In an
-      encoder–decoder the paths begin with the side, and there are those of `cross_attention`.
+      "block_0/attention" -> [..., H, L, M]: weight of key m for query l in head h. In an
+      encoder–decoder the paths begin with the side, and include those of `cross_attention`.
     Raises:
-      InvalidInput: the model has no attention.
+      InvalidInput: The model has no attention.
     """
     try:
         maps = capture(model, params, inputs, "*.weights")
@@ -133,10 +133,10 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
 
 
 def head_similarity(weights: Array) -> Array:
-    """Returns how alike the maps of two heads are: 1 minus the mean total variation of their rows.
+    """Returns the similarity of two heads' maps: 1 minus the mean total variation of their rows.
 
-    sim(a, b) = 1 - mean over rows of 1/2 sum_m |a_m - b_m|: 1 where two heads attend alike, 0 where
-    they never attend to the same key. Rows that may attend nothing are left out.
+    sim(a, b) = 1 - mean over rows of 1/2 sum_m |a_m - b_m|: 1 for equal maps, 0 if heads never
+    attend to the same key. Fully masked rows are left out.
 
     Args:
       weights: [..., H, L, M], rows that sum to 1 or are 0, see are_distributions.
@@ -150,19 +150,19 @@ def head_similarity(weights: Array) -> Array:
 
 
 def attention_entropy(weights: Array) -> Array:
-    """Returns the entropy of each row in nats, [..., H, L]: 0 listens to one key, log M to all.
+    """Returns the entropy of each row in nats, [..., H, L]: 0 for one key, log M for equal weights.
 
-    Of rows that are a distribution, see are_distributions; one that listens to nobody has 0.
+    Only for rows that are distributions, see are_distributions; fully masked rows have 0.
     """
     logs = jnp.log(jnp.where(weights > 0, weights, 1))
     return -(weights * logs).sum(-1)
 
 
 def mean_entropy(weights: Array) -> Array:
-    """Returns the entropy of each head in nats, [H], the mean over the rows that listen to any key.
+    """Returns the mean entropy of each head in nats, [H], without fully masked rows.
 
     Args:
-      weights: [..., H, L, M]; a padded query listens to nobody.
+      weights: [..., H, L, M]; a padded query has zeros.
     """
     rows = (*range(weights.ndim - 3), -1)
     listens = (weights != 0).any(-1)
@@ -172,7 +172,7 @@ def mean_entropy(weights: Array) -> Array:
 def are_distributions(weights: Array) -> Array:
     """Returns whether rows [..., M] are zero, or at least 0 with sum 1 (within 2 %: bfloat16).
 
-    Attention by a sigmoid, or that subtracts one map from another, gives others.
+    Sigmoid attention, and differences of two maps, give other rows.
     """
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)
@@ -183,13 +183,13 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     """Returns the residual stream before the first block and after each block.
 
     Args:
-      model: a Decoder, Encoder or VisionTransformer.
-      params: its parameters.
-      inputs: keyword arguments of a call.
+      model: A Decoder, Encoder or VisionTransformer.
+      params: Its parameters.
+      inputs: Keyword arguments of a call.
     Returns:
       [depth + 1, ..., L, D], before the final norm.
     Raises:
-      InvalidInput: the model is no single stack of blocks.
+      InvalidInput: The model is not a single stack of blocks.
     """
     try:
         captured = capture(model, params, inputs, "embedded", "block_*.residual")
@@ -203,7 +203,7 @@ def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
 
     Args:
       vectors: [..., N, D].
-      others: [..., N', D]; the same if not given.
+      others: [..., N', D]; the vectors if None.
     """
     unit = lambda rows: rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)  # noqa: E731
     left, right = unit(vectors), unit(vectors if others is None else others)
@@ -211,13 +211,12 @@ def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
 
 
 def gradient_norms(gradients: Any) -> dict[str, Array]:
-    """Returns the norm of a gradient by part of the model: embeddings, blocks, what is left.
+    """Returns the norm of a gradient by part of the model: embeddings, blocks, and the rest.
 
     Args:
-      gradients: a tree like the parameters.
+      gradients: A tree like the parameters.
     Returns:
-      "positions", "token_embedding", "block_0", "block_1", ..., "final_norm" -> []: root of the sum
-      of squares.
+      "positions", "token_embedding", "block_0", "block_1", ..., "final_norm" -> norm [].
     """
 
     def place(part: str) -> tuple[int, int, str]:

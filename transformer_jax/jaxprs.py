@@ -1,4 +1,4 @@
-"""Reading jaxprs, the lists of operations that jax traces functions to."""
+"""Reading jaxprs, the operations that jax traces functions to."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ def subprograms(equation: Any) -> Iterator[Any]:
 
 
 def names_in(program: Any) -> set[str]:
-    """Returns the names that policies of rematerialisation can keep values by."""
+    """Returns the names that rematerialisation policies can keep values by."""
     names = set()
     for equation in operations_of(program).eqns:
         if equation.primitive.name == "name":

@@ -1,12 +1,12 @@
-"""Laws that every component keeps inside a model, whatever it computes.
+"""Laws that every component obeys inside a model, whatever it computes.
 
     subject = Subject(Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, num_heads=2, ...))
     for law in LAWS.values():
         law(subject)
 
-Every row of every table passes them in this package's tests, and a component of your own can be
-put to them in the same way: `python -m experiments.new` writes the test. A law raises
-AssertionError and says what it saw.
+This package's tests apply them to every entry of every table; `python -m experiments.new` writes a
+test that applies them to a component of yours. A law raises AssertionError with its
+observation.
 """
 
 import functools
@@ -29,13 +29,13 @@ _MAY_BE_IDLE = ("key/bias", "key_norm/bias")
 
 
 class Subject:
-    """A small decoder with random parameters, and the few programs in which it is looked at.
+    """A small decoder with random parameters, and the programs that laws use.
 
     Attributes:
-      model: with a `max_length` of at least 8 and a small `depth`.
+      model: A model with a `max_length` of at least 8 and a small `depth`.
       tokens: [3, 6] int, random.
-      params: drawn, and then all disturbed, so that no bias is 0 and no scale is 1.
-      traces: how often the model was traced for `logits`.
+      params: Drawn, then disturbed, so that no bias is 0 and no scale is 1.
+      traces: Number of times the model was traced for `logits`.
     """
 
     def __init__(self, model: Decoder) -> None:
@@ -59,12 +59,12 @@ class Subject:
 
     @property
     def losses(self) -> Array:
-        """[2], at these parameters and at half of them."""
+        """Losses at these parameters and at half of them, [2]."""
         return self._differentiated[0]
 
     @property
     def gradients(self) -> Any:
-        """Returns both losses, stacked."""
+        """Gradients of both losses, stacked."""
         return self._differentiated[1]
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class Subject:
         return jax.jit(jax.vmap(jax.value_and_grad(self._loss)))
 
     def differentiate(self, *seeds: Any) -> tuple[Array, Any]:
-        """Losses [2] of two sets of parameters, and their gradients, stacked: under vmap."""
+        """Returns the losses [2] of two sets of parameters, and their gradients, under vmap."""
         return self._differentiate(jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds))
 
     def _loss(self, params: Any) -> Array:
@@ -91,7 +91,7 @@ class Subject:
         return -chosen.sum()
 
     def apply(self, params: Any, tokens: Array, **options: Any) -> Array:
-        """Applies the model, not compiled."""
+        """Applies the model without compiling it."""
         return cast(Array, self.model.apply({"params": params}, tokens, **options))
 
     def _forward(self, params: Any, tokens: Array, segments: Array, positions: Array) -> Array:
@@ -101,7 +101,7 @@ class Subject:
     def logits(
         self, tokens: Array, segments: Array | None = None, positions: Array | None = None
     ) -> np.ndarray:
-        """[N, 6] -> [N, 6, V] by one program of six rows, whatever N <= 6 is."""
+        """Returns logits [N, 6, V] of tokens [N, 6], by one program of six rows for all N <= 6."""
         rows = len(tokens)
         places = jnp.broadcast_to(jnp.arange(_LENGTH), tokens.shape)
         segments = jnp.ones_like(tokens) if segments is None else segments
@@ -126,14 +126,14 @@ class Subject:
 
 
 def finite_logits(subject: Subject) -> None:
-    """One float32 logit for each token of the vocabulary at each place, all of them numbers."""
+    """There is one finite float32 logit for each token of the vocabulary at each position."""
     assert subject.base.shape == (_ROWS, _LENGTH, subject.model.vocab_size)
     assert subject.base.dtype == np.float32
     assert np.isfinite(subject.base).all()
 
 
 def gradients_everywhere(subject: Subject) -> None:
-    """The loss depends on every parameter, and its gradient is a number."""
+    """The loss depends on every parameter, and its gradient is finite."""
     for name, gradient in by_path(subject.gradients).items():
         assert jnp.isfinite(gradient).all(), f"{name}: its gradient is not finite"
         if not name.endswith(_MAY_BE_IDLE):
@@ -141,7 +141,7 @@ def gradients_everywhere(subject: Subject) -> None:
 
 
 def sees_what_the_mask_allows(subject: Subject) -> None:
-    """A place changes with the tokens that it may see and with no other, to the bit.
+    """A position depends on the tokens that it may attend to and on no other, to the bit.
 
     With the full mask this is causality: nothing flows back from the future.
     """
@@ -155,9 +155,9 @@ def sees_what_the_mask_allows(subject: Subject) -> None:
 
 
 def only_a_prefix_is_seen_ahead(subject: Subject) -> None:
-    """A token that an earlier place may see is seen by all places, and it is not the last one.
+    """A token that an earlier position may attend to is visible to all positions, and not the last.
 
-    So a model may read a prefix at once and write the rest, but nowhere see what it has to say.
+    So a model may read a prefix at once and write the rest, but never see its own answer.
     """
     seen_ahead = np.any(np.triu(subject.may_see, 1), axis=0)
     assert not seen_ahead[-1], "the last token is seen by places before it"
@@ -165,7 +165,7 @@ def only_a_prefix_is_seen_ahead(subject: Subject) -> None:
 
 
 def packed_documents_equal_separate_ones(subject: Subject) -> None:
-    """Two documents in one row, told apart by segments and positions, equal each alone."""
+    """Two documents in one row, with segments and positions, equal each document alone."""
     first, second = subject.tokens[0, :4], subject.tokens[1, :2]
     packed = subject.logits(
         jnp.concatenate([first, second])[None],
@@ -191,22 +191,22 @@ def padding_changes_nothing(subject: Subject) -> None:
 
 
 def shorter_equals_padded(subject: Subject) -> None:
-    """A short input alone gives what it gives in front of padding."""
+    """A short input gives the same result as with padding behind it."""
     short = jax.jit(subject.apply)(subject.params, subject.tokens[0, :4])
     padded = subject.logits(subject.tokens[:1], jnp.array([[1, 1, 1, 1, 0, 0]]))[0]
     np.testing.assert_allclose(padded[:4], short, atol=3e-5)
 
 
 def jit_equals_eager(subject: Subject) -> None:
-    """Compiled and not, with arguments left out or given, the logits are the same."""
+    """Compiled or not, with optional arguments given or not, the logits are the same."""
     eager = subject.apply(subject.params, subject.tokens)
     np.testing.assert_allclose(subject.base, eager, atol=3e-5)
 
 
 def reading_on_equals_reading_at_once(subject: Subject) -> None:
-    """A text read in pieces, with what is kept of those before, gives the logits of the whole.
+    """A text read in pieces with the cache gives the logits of the whole text.
 
-    A model whose mask lets a place see what follows refuses a cache instead.
+    A model whose mask lets a position look ahead refuses a cache instead.
     """
     variables: Any = {"params": subject.params}
     read_on = functools.partial(subject.model.apply, mutable=["cache"])
@@ -229,9 +229,9 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
 
 
 def examples_are_independent(subject: Subject) -> None:
-    """Each example gives the same bits whatever is beside it, and in other rows the same numbers.
+    """Each example gives the same bits whatever the other rows are, and the same numbers elsewhere.
 
-    A processor may take another kernel for another shape, so that a larger batch has other bits.
+    A processor may choose another kernel for another shape, so a larger batch has other bits.
     """
     size = subject.model.vocab_size
     mixed = [
@@ -243,7 +243,7 @@ def examples_are_independent(subject: Subject) -> None:
 
 
 def seeds_are_independent(subject: Subject) -> None:
-    """Under vmap seeds draw the same bits as in a loop, and know nothing of each other."""
+    """Under vmap, seeds draw the same bits as in a loop, independently of each other."""
     drawn = jax.vmap(subject.draw)(jnp.stack([jax.random.key(n) for n in (3, 0)]))
     jax.tree.map(lambda m, s: np.testing.assert_array_equal(m[1], s), drawn, subject.initial)
     chosen = np.take_along_axis(subject.base, np.asarray(subject.tokens)[..., None], axis=-1)
@@ -255,14 +255,14 @@ def seeds_are_independent(subject: Subject) -> None:
 
 
 def one_trace(subject: Subject) -> None:
-    """Other numbers in the same shapes compile nothing again."""
+    """Other numbers of the same shapes compile nothing again."""
     subject.logits(subject.tokens * 0)
     subject.logits(subject.tokens)
     assert subject.traces == 1
 
 
 def bfloat16_is_near(subject: Subject) -> None:
-    """In bfloat16 the logits are near, and they and the parameters stay float32."""
+    """In bfloat16 the logits are close to those in float32; logits and parameters stay float32."""
     low = subject.model.with_options(dtype=jnp.bfloat16)
     logits = cast(Array, low.apply({"params": subject.params}, subject.tokens))
     assert logits.dtype == jnp.float32
@@ -274,9 +274,9 @@ def bfloat16_is_near(subject: Subject) -> None:
 
 
 def dropout_is_for_training(subject: Subject) -> None:
-    """Without train=True dropout does nothing; with it a key decides, and another key otherwise.
+    """Without train=True dropout does nothing; with it the result depends on the key alone.
 
-    Attention that makes no weights refuses to drop some, and keeps the law without.
+    Attention without weights refuses to drop some, and obeys the law without dropout.
     """
     dropping = subject.model.with_options(dropout_rate=0.5, stochastic_depth=0.2)
     variables = {"params": subject.params}
@@ -306,7 +306,7 @@ def dropout_is_for_training(subject: Subject) -> None:
 
 
 def too_long_is_refused(subject: Subject) -> None:
-    """An input beyond max_length is refused, not clamped."""
+    """An input longer than max_length is refused, not clamped."""
     length = subject.model.max_length + 1
     try:
         jax.eval_shape(subject.apply, subject.params, jnp.zeros((1, length), jnp.int32))
@@ -347,7 +347,7 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def small_decoder(**fields: Any) -> Decoder:
-    """Returns a decoder that is small enough for the laws, with some fields otherwise."""
+    """Returns a decoder that is small enough for the laws, with some fields replaced."""
     small: dict[str, Any] = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1}
     for (family, name), options in _OPTIONS.items():
         if fields.get(family) == name:

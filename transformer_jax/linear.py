@@ -1,4 +1,4 @@
-"""The affine map, the one place where inputs meet a weight matrix."""
+"""The affine map, where inputs meet a weight matrix."""
 
 from collections.abc import Callable
 
@@ -21,13 +21,13 @@ def linear(
     Leading axes are flattened into one before the product. The result is the same, but the
     gradient of a kernel under rank-3 inputs contracts two axes, which XLA on CPU does not hand to
     its fast matrix routine: flattened, a whole training step takes about two thirds of the time.
-    Where places of a text are on several devices, an axis of texts and places would mix them.
+    Where positions of a text are on several devices, an axis of texts and positions would mix them.
 
     Args:
       inputs: [..., D].
       kernel: [D, F].
       bias: [F].
-      out_dtype: dtype of sums and result; that of the inputs if not given.
+      out_dtype: Dtype of sums and result; that of the inputs if None.
     Returns:
       [..., F].
     """
@@ -41,7 +41,7 @@ def linear(
 def logits_layer(
     features: int, use_bias: bool, kernel_init: Initializer, dtype: DTypeLike | None
 ) -> "Linear":
-    """Makes the map to logits, whose sums are float32 or wider whatever the dtype."""
+    """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
     wide = jnp.promote_types(dtype or jnp.float32, jnp.float32)
     return Linear(features, use_bias, kernel_init, dtype, wide)
 
@@ -50,12 +50,12 @@ class Linear(nn.Module):
     """Owns the kernel [D, F] and the bias [F] of an affine map.
 
     Attributes:
-      features: outputs, F.
-      use_bias: whether a bias, starting at 0, is added.
-      kernel_init: initial values of the kernel.
-      dtype: dtype of the computation; None takes that of inputs and parameters together.
-      out_dtype: dtype of sums and result, or that of the computation where that is wider or this
-        is not given.
+      features: Outputs, F.
+      use_bias: Whether a bias, starting at 0, is added.
+      kernel_init: Initial values of the kernel.
+      dtype: Computation dtype; promoted from inputs and parameters if None.
+      out_dtype: Dtype of sums and result; that of the computation if that is wider or this
+        is None.
     """
 
     features: int

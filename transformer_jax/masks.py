@@ -1,10 +1,10 @@
-"""Attention masks: who may attend to whom. True = may attend; masks are joined by `&`.
+"""Attention masks. True = may attend; masks are combined by `&`.
 
-Two forms. As an array, [..., L, M] bool: row = query position, column = key position, a 0/1 grid
-that can be printed, compared and tested. As a `Mask`: a rule and the places that it is asked about,
-of which `dense()` makes the array. Nothing of size L x M exists before somebody asks, and who knows
-a faster way (variants/local.py, variants/fused.py) reads the rule's `tags`. MultiHeadAttention
-takes both, pure functions the array.
+Masks have two forms. An array, [..., L, M] bool, with a row per query and a column per key, can be
+printed, compared and tested. A `Mask` is a rule with the places that it applies to;
+`dense()` makes the array. Nothing of size L x M exists before that, and faster
+implementations (variants/local.py, variants/fused.py) read the rule's `tags`. MultiHeadAttention
+takes both forms, pure functions take the array.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ def causal_mask(length: int, key_length: int | None = None) -> Array:
     """Returns the mask that hides the future: query i sees keys j <= i.
 
     Models use the rule `Causal`, which becomes an array only where attention weights are computed.
-    With more keys than queries the *last* query lines up with the last key, which is what decoding
-    with a KV cache needs (jax.nn's `is_causal` lines up the first ones).
+    With more keys than queries the *last* query is aligned with the last key, as decoding
+    with a KV cache needs (jax.nn's `is_causal` aligns the first ones).
 
     Args:
-      length: number of queries, L.
-      key_length: number of keys, M; L if not given.
+      length: Number of queries, L.
+      key_length: Number of keys, M; L if None.
     Returns:
       [L, M] bool.
     """
@@ -43,13 +43,13 @@ def window_mask(length: int, window: int, key_length: int | None = None) -> Arra
     (Beltagy et al. 2020, arXiv:2004.05150, section 3.1; Mistral's convention).
 
     Args:
-      length: number of queries, L.
-      window: positions, at least 1.
-      key_length: number of keys, M; L if not given.
+      length: Number of queries, L.
+      window: Size of the window in positions, at least 1.
+      key_length: Number of keys, M; L if None.
     Returns:
       [L, M] bool.
     Raises:
-      ValueError: window < 1.
+      ValueError: The window is smaller than 1.
     """
     if window < 1:
         raise ValueError(f"window: expected at least 1 position, got {window}")
@@ -57,13 +57,13 @@ def window_mask(length: int, window: int, key_length: int | None = None) -> Arra
 
 
 def prefix_mask(length: int, prefix_length: int | Array) -> Array:
-    """Returns the prefix-LM mask: the prefix is seen by everybody, the rest is causal.
+    """Returns the prefix-LM mask: the prefix is visible to all positions, the rest is causal.
 
     Raffel et al. 2020, arXiv:1910.10683, figure 4 (right).
 
     Args:
-      length: number of positions, L.
-      prefix_length: number of leading positions that see each other; an int, or [...] int.
+      length: Number of positions, L.
+      prefix_length: Number of leading positions that see each other; an int, or [...] int.
     Returns:
       [..., L, L] bool.
     """
@@ -87,17 +87,17 @@ def padding_mask(is_token: Array) -> Array:
 
 
 def segment_mask(segments: Array, key_segments: Array | None = None) -> Array:
-    """Returns the mask that keeps packed documents apart: equal segment numbers see each other.
+    """Returns the mask that separates packed documents: equal segment numbers see each other.
 
-    Segment 0 is padding and is seen by nobody, so a padded query has a fully masked row.
+    Segment 0 is padding and invisible to all, so a padded query has a fully masked row.
 
     Args:
-      segments: [..., L] int, the queries' document numbers from 1.
-      key_segments: [..., M] int, the keys'; the queries' own if not given.
+      segments: The queries' document numbers from 1, [..., L] int.
+      key_segments: The keys' document numbers, [..., M] int; those of the queries if None.
     Returns:
       [..., L, M] bool.
     Raises:
-      ValueError: the numbers are not integers.
+      ValueError: The numbers are not integers.
     """
     key_segments = segments if key_segments is None else key_segments
     for name, array in (("segments", segments), ("key_segments", key_segments)):
@@ -108,7 +108,7 @@ def segment_mask(segments: Array, key_segments: Array | None = None) -> Array:
 
 
 def _offsets(length: int, key_length: int | None) -> Array:
-    """[L, M] int: how many positions key j lies ahead of query i, last aligned with last."""
+    """Returns how many positions key j is ahead of query i, [L, M] int, the last ones aligned."""
     key_length = length if key_length is None else key_length
     queries = jnp.arange(length) + (key_length - length)
     return jnp.arange(key_length)[None, :] - queries[:, None]
@@ -124,9 +124,9 @@ class Places(NamedTuple):
     """Positions of queries or keys.
 
     Attributes:
-      index: [..., L] int, in the sequence.
-      position: [..., L] int, in the document; what position encodings count.
-      segment: [..., L] int, document numbers from 1, 0 = padding; None: all is one document.
+      index: Position in the sequence, [..., L] int.
+      position: Position in the document, [..., L] int, for position encodings.
+      segment: Document numbers from 1, [..., L] int, 0 = padding; None for one document.
     """
 
     index: Array
@@ -139,22 +139,22 @@ class Rule:
     """A rule for who may attend to whom, at any length; MASKS names subclasses.
 
     Attributes:
-      sees_ahead: True: the rule decides itself what a causal model may see ahead, if anything.
-        False: `Causal` is joined to it in a causal model.
+      sees_ahead: Whether the rule itself decides what a causal model may see ahead; if not,
+        `Causal` is combined with it in a causal model.
     """
 
     sees_ahead: ClassVar[bool] = False
 
     def allowed(self, query: Places, key: Places) -> Array:
-        """Returns what the queries [..., L] may see of the keys [..., M]: [..., L, M] bool."""
+        """Returns the keys [..., M] that queries [..., L] may attend to, [..., L, M] bool."""
         raise NotImplementedError
 
     @property
     def tags(self) -> Tags:
-        """Name and options of each rule that has to allow it, for kernels that skip what is hidden.
+        """Name and options of each rule that must allow it, for kernels that skip hidden keys.
 
-        A rule of your own, a subclass of these too, has its whole name, with a dot, and no options:
-        a kernel that does not know it asks `allowed`.
+        A user-defined rule has its full name, with a dot, and no options; kernels that do not know
+        it call `allowed`.
         """
         name = _NAMES.get(type(self))
         if name is None:
@@ -180,13 +180,13 @@ class Joined(Rule):
 
     @property
     def tags(self) -> Tags:
-        """Those of all of them."""
+        """Tags of all rules."""
         return tuple(tag for rule in self.rules for tag in rule.tags)
 
 
 @dataclasses.dataclass(frozen=True)
 class Full(Rule):
-    """Each sees all; in a causal model itself and earlier ones (Vaswani et al. 2017, 3.2.3)."""
+    """Everything; in a causal model itself and earlier positions (Vaswani et al. 2017, 3.2.3)."""
 
     def allowed(self, query: Places, key: Places) -> Array:
         """[..., L] and [..., M] -> [..., L, M] bool."""
@@ -195,11 +195,11 @@ class Full(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Rule):
-    """Each position sees itself and earlier ones, in an encoder too.
+    """The position itself and earlier ones, in an encoder too.
 
-    There it measures what bidirectional attention is worth (Devlin et al. 2019, section 5.1, "LTR &
-    No NSP"). In a decoder it is joined to every rule that does not say itself what may be seen
-    ahead (`sees_ahead`). `causal_mask` is the same as an array.
+    In an encoder it shows the value of bidirectional attention (Devlin et al. 2019, section 5.1,
+    "LTR & No NSP"). In a decoder it is combined with every rule that does not set
+    `sees_ahead`. `causal_mask` is the same as an array.
     """
 
     def allowed(self, query: Places, key: Places) -> Array:
@@ -215,8 +215,8 @@ class Window(Rule):
     positions stay visible, as attention sinks (Xiao et al. 2023, arXiv:2309.17453, section 3.2).
 
     Attributes:
-      size: positions, with the query's own.
-      sinks: first positions that everybody sees.
+      size: Window in positions, including the query's own.
+      sinks: Number of first positions that are always visible.
     """
 
     size: Count = 32
@@ -233,7 +233,7 @@ class Prefix(Rule):
     """The first positions see each other, the rest is causal (Raffel et al. 2020, figure 4).
 
     Attributes:
-      length: positions of the prefix.
+      length: Length of the prefix in positions.
     """
 
     length: Count = 16
@@ -248,7 +248,7 @@ class Prefix(Rule):
 class Unmasked(Full):
     """Everything, even in a causal model, which then reads the token that it has to predict.
 
-    To show what the causal mask is for (Vaswani et al. 2017, section 3.2.3): the loss of such a
+    It shows the purpose of the causal mask (Vaswani et al. 2017, section 3.2.3): the loss of such a
     decoder is no prediction.
     """
 
@@ -257,12 +257,12 @@ class Unmasked(Full):
 
 @dataclasses.dataclass(frozen=True)
 class OfPositions(Rule):
-    """A rule that is written as a function of all positions, which makes the whole array.
+    """A rule written as a function of all positions, which makes the whole array.
 
     Attributes:
-      function: (positions [..., M] int, what came before [M, M] bool, or None in a model that looks
-        both ways) -> [..., M, M] bool, or None where nothing is hidden.
-      is_causal: whether the model is.
+      function: (positions [..., M] int, the causal mask [M, M] bool or None in a bidirectional
+        model) -> [..., M, M] bool, or None if nothing is hidden.
+      is_causal: Whether the model is causal.
     """
 
     function: Callable[..., Array | None]
@@ -281,12 +281,12 @@ class OfPositions(Rule):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A rule and the places that it is asked about.
+    """A rule and the places that it applies to.
 
     Attributes:
-      query: where the queries stand.
-      key: where the keys stand.
-      rule: what may be seen. Where places have segments, other segments are not seen, nor is 0.
+      query: Places of the queries.
+      key: Places of the keys.
+      rule: The rule. If places have segments, other segments and segment 0 are hidden too.
     """
 
     query: Places
@@ -301,7 +301,7 @@ class Mask:
         return allowed & segment_mask(self.query.segment, self.key.segment)
 
     def of_queries(self, first: Array, count: int) -> "Mask":
-        """Returns the mask of some of its queries alone, `count` from `first` on."""
+        """Returns the mask of `count` queries from `first` on."""
 
         def rows(places: Array) -> Array:
             return jax.lax.dynamic_slice_in_dim(places, first, count, axis=-1)
@@ -310,12 +310,12 @@ class Mask:
 
     @property
     def tags(self) -> Tags:
-        """The rule's; `segment` too, where there are some."""
+        """Tags of the rule, and `segment` if there are segments."""
         return self.rule.tags + (() if self.query.segment is None else (("segment", {}),))
 
     @property
     def names(self) -> set[str]:
-        """The names of its tags."""
+        """Names of the tags."""
         return {name for name, _ in self.tags}
 
 
@@ -329,9 +329,9 @@ def as_array(mask: Array | Mask | None) -> Array | None:
 
 
 def count_by_one(places: Places) -> Array:
-    """Returns whether places are one behind the other in each segment, [..., L] -> [...] bool.
+    """Returns whether positions count by one in each segment, [..., L] -> [...] bool.
 
-    A segment that comes back is none: what it saw before may be far from it.
+    A segment that is interrupted does not, since its earlier part may be far away.
     """
     one = jnp.diff(places.position, axis=-1) == 1
     if places.segment is not None:
@@ -342,15 +342,15 @@ def count_by_one(places: Places) -> Array:
 
 
 def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> Rule:
-    """Returns what self-attention may see, as a row of MASKS and the model's direction say it.
+    """Returns the rule of self-attention for an entry of MASKS and the model's direction.
 
     Args:
-      row: a class of rules, or a rule, or a function as in OfPositions with the options as further
+      row: A class of rules, a rule, or a function as in OfPositions with the options as further
         arguments.
-      options: its fields.
-      causal: whether the model may not look ahead.
+      options: Its options.
+      causal: Whether the model may not look ahead.
     Raises:
-      ValueError: a prefix in a model that sees everything, or options beside a rule.
+      ValueError: A prefix in a bidirectional model, or options given with a rule.
     """
     if isinstance(row, Rule):
         if options:

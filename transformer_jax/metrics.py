@@ -1,25 +1,25 @@
 """Metrics of runs, and the decorator for user-defined ones.
 
-A metric is one function. It declares what it wants, by the names of its arguments, and gives a
-number, or None where it has none:
+A metric is a function. The names of its arguments say what it needs, and it returns a number, or
+None if it does not apply:
 
   examples   the scored examples of a split, name -> [N] float64: `loss` (nats), `correct` and
              `weight` (sums over an example's targets), of text `bytes`, of documents `cluster`
   logits, targets, weights
              a batch on the device, [B, ..., V], [B, ...], [B, ...]: sums of each example, [B], or
-             two, what is divided and by what; rows that fill a batch up do not count. The metric is
+             two, numerator and denominator; padding rows do not count. The metric is
              the sum over the split divided by that of the second, or of the weights; or what
              `finish` makes of the sums
-  curve      a list of rows: what metrics.jsonl has, with `updates`, `operations`, `seconds` (None
-             where others were computed with it) and what data is counted in, `tokens` say, so far
+  curve      a list of rows: those of metrics.jsonl, with `updates`, `operations`, `seconds` (None
+             if several runs shared a program) and the data seen so far, e.g. `tokens`
   target     evaluation.target
-  generated  name -> score of what the model wrote, where its task scores that
+  generated  name -> score of the model's own texts, if the task scores them
   run, task, split
              everything: the trained model (see load_run), its data, and validation or test
 
-The first two kinds are measured at every evaluation, the others at the end. Which ones of METRICS
-are measured beside those that every run has, `evaluation.metrics` says; the metric of a study is,
-also in runs that ended before.
+The first two kinds are measured at every evaluation, the others at the end. `evaluation.metrics`
+names those that are measured besides the usual ones; the metric of a study is measured too,
+also for runs that ended before.
 """
 
 import inspect
@@ -47,9 +47,9 @@ class MetricFacts(NamedTuple):
     """Facts about a metric: unit, direction, usual margin.
 
     Attributes:
-      unit: Of its number.
+      unit: Unit of the number.
       larger_is_better: Its direction.
-      margin: The smallest difference that matters to a question that names none.
+      margin: Usual smallest difference that matters.
     """
 
     unit: str
@@ -67,10 +67,10 @@ def metric(
     """Marks a function as a metric.
 
     Args:
-      unit: of the number.
-      larger_is_better: its direction.
-      margin: the smallest difference that matters to a question that names none.
-      finish: what makes the number of the sums over a split, of metrics on the device.
+      unit: Unit of the number.
+      larger_is_better: Its direction.
+      margin: Usual smallest difference that matters.
+      finish: Function from the sums over a split to the number, for metrics on the device.
     """
 
     def mark(function: Callable) -> Callable:
@@ -82,7 +82,7 @@ def metric(
 
 
 def metric_facts(name: str) -> MetricFacts:
-    """Returns what is known of a metric: an entry of METRICS, or MODULE:NAME that is imported.
+    """Returns the facts about a metric: an entry of METRICS, or an imported MODULE:NAME.
 
     Raises:
       LookupError: There is no such metric, its module is not imported, or its mark or its arguments
@@ -116,10 +116,10 @@ def arguments_of_metric(name: str) -> list[str]:
 
 
 def measured_by(name: str, code: str, target: float | None) -> str:
-    """Returns what a metric was measured by: user-defined code, and the target, if it takes one.
+    """Returns what determines a metric besides the run: user-defined code, and the target.
 
     Args:
-      name: Of the metric.
+      name: Name of the metric.
       code: Hash of its file; "" if it is an entry of METRICS.
       target: evaluation.target.
     """
@@ -146,13 +146,13 @@ def loss(examples: Examples) -> float:
 
 @metric("share of targets", larger_is_better=True)
 def accuracy(examples: Examples) -> float:
-    """Share of the targets that had the largest logit."""
+    """Fraction of targets that had the largest logit."""
     return float(examples["correct"].sum()) / float(examples["weight"].sum())
 
 
 @metric("bits per byte")
 def bits_per_byte(examples: Examples) -> float | None:
-    """Cross-entropy by the length of the text: two tokenizers compare."""
+    """Cross-entropy per byte of text, comparable across tokenizers."""
     if "bytes" not in examples:
         return None
     return float(examples["loss"].sum()) / math.log(2) / int(examples["bytes"].sum())
@@ -160,7 +160,7 @@ def bits_per_byte(examples: Examples) -> float | None:
 
 @metric("share of answers", larger_is_better=True)
 def generated_accuracy(generated: Mapping[str, float]) -> float | None:
-    """Share of right answers where a model reads its own and not the true ones before them."""
+    """Fraction of right answers if the model reads its own previous answers."""
     return generated.get("generated_accuracy")
 
 
@@ -181,13 +181,13 @@ def chrf(generated: Mapping[str, float]) -> float | None:
 
 @metric("share of examples", larger_is_better=True)
 def exact_match(examples: Examples) -> float:
-    """Share of the examples with every target right."""
+    """Fraction of examples with every target right."""
     return float(np.mean(examples["correct"] == examples["weight"]))
 
 
 @metric("nats per target")
 def worst_document(examples: Examples) -> float | None:
-    """The largest mean loss of a document, of those with 1 % of all targets at least; or None."""
+    """The largest mean loss of a document with at least 1 % of all targets, or None."""
     if "cluster" not in examples:
         return None
     _, of_example = np.unique(examples["cluster"], return_inverse=True)
@@ -199,7 +199,7 @@ def worst_document(examples: Examples) -> float | None:
 
 @metric("squared error")
 def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
-    """Squared distance of the chances from the truth, summed over classes: Brier 1950."""
+    """Squared distance of the probabilities from the truth, summed over classes: Brier 1950."""
     import jax
 
     chances = jax.nn.softmax(logits.astype("float32"), axis=-1)
@@ -208,7 +208,7 @@ def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
 
 
 def _expected_error(counts: np.ndarray, right: np.ndarray, confidences: np.ndarray) -> float:
-    """Mean distance of what was said from what was right, by bin and weighted by its targets."""
+    """Returns the weighted mean distance of confidence and accuracy over bins."""
     return float(np.abs(right - confidences).sum() / counts.sum())
 
 
@@ -230,7 +230,7 @@ def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
 
 @metric("nats per target")
 def area_under_curve(curve: Curve) -> float | None:
-    """Mean validation loss over the updates from the first evaluation to the last: trapezoids."""
+    """Mean validation loss from the first evaluation to the last, by trapezoids over updates."""
     points = [(row["updates"], row["eval/loss"]) for row in curve if "eval/loss" in row]
     if len(points) < 2:
         return None
@@ -248,25 +248,25 @@ def _at_target(curve: Curve, target: float | None, axis: str) -> float | None:
 
 @metric("updates", margin=10)
 def updates_to_target(curve: Curve, target: float | None) -> float | None:
-    """Updates until the validation loss was first at evaluation.target, as it was evaluated."""
+    """Updates until an evaluation first reached evaluation.target."""
     return _at_target(curve, target, "updates")
 
 
 @metric("tokens", margin=1e4)
 def tokens_to_target(curve: Curve, target: float | None) -> float | None:
-    """The same in tokens of training."""
+    """Training tokens until an evaluation first reached evaluation.target."""
     return _at_target(curve, target, "tokens")
 
 
 @metric("seconds", margin=1)
 def seconds_to_target(curve: Curve, target: float | None) -> float | None:
-    """The same in seconds of training steps, on the machine at hand; evaluations do not count."""
+    """Seconds of training steps until then, on this machine, without evaluations."""
     return _at_target(curve, target, "seconds")
 
 
 @metric("operations", margin=1e9)
 def operations_to_target(curve: Curve, target: float | None) -> float | None:
-    """The same in operations: 6 for each multiplication of a forward pass, as papers count."""
+    """Operations until then: 6 for each multiplication of a forward pass, as papers count."""
     return _at_target(curve, target, "operations")
 
 

@@ -18,9 +18,9 @@ def layer_norm(
 
     Args:
       inputs: [..., D].
-      scale: [D]; 1 if not given.
-      bias: [D]; 0 if not given.
-      epsilon: added to the variance; 1e-5 as in GPT-2 and PyTorch.
+      scale: [D]; 1 if None.
+      bias: [D]; 0 if None.
+      epsilon: Added to the variance; 1e-5 as in GPT-2 and PyTorch.
     Returns:
       [..., D], dtype of the inputs.
     """
@@ -37,8 +37,8 @@ def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -
 
     Args:
       inputs: [..., D].
-      scale: [D]; 1 if not given.
-      epsilon: added to the mean square.
+      scale: [D]; 1 if None.
+      epsilon: Added to the mean square.
     Returns:
       [..., D], dtype of the inputs.
     """
@@ -53,7 +53,7 @@ def widen(inputs: Array) -> Array:
 
 
 def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:
-    """Applies [D] parameters to [..., D] and returns to the dtype that came in."""
+    """Applies [D] parameters to [..., D] and returns to the original dtype."""
     if scale is not None:
         normed = normed * scale
     if bias is not None:
@@ -86,7 +86,7 @@ class RMSNorm(nn.Module):
 
     Attributes:
       epsilon: Added to the mean square.
-      use_bias: Ignored: every norm is made with it, and this one has no bias.
+      use_bias: Ignored: every norm takes this argument, and this one has no bias.
     """
 
     epsilon: Positive = 1e-5
@@ -100,10 +100,10 @@ class RMSNorm(nn.Module):
 
 
 class NoNorm(nn.Module):
-    """Gives what it gets.
+    """Returns its input.
 
     Attributes:
-      use_bias: Ignored: every norm is made with it.
+      use_bias: Ignored: every norm takes this argument.
     """
 
     use_bias: bool = False

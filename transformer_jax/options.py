@@ -1,4 +1,4 @@
-"""Types of options, and what a typed field tells about one.
+"""Types of options, and what a typed field says about one.
 
 A field of a config's section, or a field or argument of a variant, is an option if its type is one
 of these, `Annotated` with constraints of its own, or a `Literal`:
@@ -6,7 +6,7 @@ of these, `Annotated` with constraints of its own, or a `Literal`:
     max_wavelength: Positive = 10_000.0
     scaling: Literal["none", "linear"] = "none"
 
-pydantic checks values against the types. `--help`, docs/options.md and refusals are made from them.
+pydantic checks values against the types; `--help`, docs/options.md and messages use them too.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Form:
 
     Attributes:
       words: Allowed values.
-      example: One of them, as it is written on the command line.
+      example: One of them, as written on the command line.
       names: Allowed names, for completion, if they can be listed.
     """
 
@@ -44,7 +44,7 @@ class Variant:
     """Marks an option whose value names an entry of a table, or user-defined code MODULE:NAME.
 
     Attributes:
-      table: Where the table is, "module:NAME" within this package.
+      table: Place of the table, "module:NAME" within this package.
       section: Section of a config that holds the options of the chosen entry; "" if it has none.
     """
 
@@ -58,24 +58,24 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class UserDefined:
-    """Marks an option whose value may be user-defined code, MODULE:NAME, besides what it says."""
+    """Marks an option whose value may also be user-defined code, MODULE:NAME."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """Marks an option that decides where parameters start, and nothing else."""
+    """Marks an option that only decides where parameters start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
     """Marks a number that the compiled training step takes as an argument.
 
-    Runs that differ in such numbers alone share one program, see training/prepared.py.
+    Runs that differ only in such numbers share one program, see training/prepared.py.
     """
 
 
 def imported(place: str) -> Any:
-    """Returns what stands at "module:NAME"."""
+    """Returns the object at "module:NAME"."""
     module, _, name = place.partition(":")
     try:
         return functools.reduce(getattr, name.split("."), importlib.import_module(module))
@@ -85,7 +85,7 @@ def imported(place: str) -> Any:
 
 
 def entry_of(table: Mapping[str, Any], name: str) -> Any:
-    """Returns an entry of a table of variants; imports it if it stands there as "module:NAME"."""
+    """Returns an entry of a table of variants, imported if the table has it as "module:NAME"."""
     entry = table[name]
     return imported(entry) if isinstance(entry, str) else entry
 
@@ -110,7 +110,7 @@ TracedShare = Annotated[float, Ge(0), Lt(1), Traced()]
 
 
 class FrozenOptions(dict):
-    """Options by name, hashable."""
+    """A hashable mapping of options."""
 
     def __hash__(self) -> int:
         """Hashes names and values."""
@@ -118,7 +118,7 @@ class FrozenOptions(dict):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "FrozenOptions":
-        """Makes them of a mapping, and of the mappings in it."""
+        """Makes them from a mapping, and nested ones from its mappings."""
         made = {k: cls.of(v) if isinstance(v, Mapping) else v for k, v in options.items()}
         return cls({k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
 
@@ -138,17 +138,17 @@ def is_user_defined(value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """Returns whether a value is an integer, and no bool."""
+    """Returns whether a value is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is a finite number, and no bool."""
+    """Returns whether a value is a finite number and not a bool."""
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def nearest_divisor(number: int, target: int) -> int:
-    """Returns the divisor of a number that is nearest to what was wanted."""
+    """Returns the divisor of a number that is nearest to the target."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     divisors = sorted({*small, *(number // d for d in small)})
     return min(divisors, key=lambda divisor: abs(divisor - target))

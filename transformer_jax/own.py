@@ -1,7 +1,7 @@
 """User-defined code that a config names by MODULE:NAME.
 
-A config file is a program that its user started, so what it names is imported. A stored run may be
-somebody else's: what it names is imported only if its module is allowed by name.
+A config file is a program that its user started, so its code is imported. A stored run may be
+somebody else's: the code it names is imported only if its module is allowed by name.
 """
 
 import ast
@@ -27,14 +27,14 @@ _INSTALLED = {"site-packages", "dist-packages"}  # folders with packages of othe
 
 
 def names_own(key: str, value: Any) -> bool:
-    """Returns whether a value of a config names user-defined code, and no file."""
+    """Returns whether a value of a config names user-defined code rather than a file."""
     if not is_user_defined(value) or Path(value).exists():
         return False
     return key not in OPTIONS or OPTIONS[key].may_be_user_defined
 
 
 def intervenes(hook: str) -> bool:
-    """Returns whether a hook changes what is trained; user-defined ones are marked if they do.
+    """Returns whether a hook changes training; user-defined ones are marked if they do.
 
     Raises:
       LookupError: Its module is not imported.
@@ -48,7 +48,7 @@ def intervenes(hook: str) -> bool:
 
 
 def find(choice: str) -> Any:
-    """Returns what MODULE:NAME is, if its module has been imported; None if not."""
+    """Returns the object MODULE:NAME if its module has been imported, else None."""
     module, _, name = choice.partition(":")
     return getattr(sys.modules.get(module), name, None)
 
@@ -57,10 +57,10 @@ def load(choice: str, key: str) -> Any:
     """Imports MODULE:NAME.
 
     Args:
-      choice: MODULE:NAME, found in the current folder or on Python's path.
+      choice: MODULE:NAME, in the current folder or on Python's path.
       key: The option that names it, for messages.
     Raises:
-      InvalidInput: There is no such file, it raises an error, or it does not define the name.
+      InvalidInput: There is no such file, it raises an error, or does not define the name.
     """
     module_name, _, name = choice.partition(":")
     file, module = own_file(choice), sys.modules.get(module_name)
@@ -94,12 +94,12 @@ def _imported(name: str, file: Path) -> Any:
 
 
 def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -> None:
-    """Raises LookupError if a metric or hook has an argument without default that none gets.
+    """Raises LookupError if a metric or hook has a required argument that is not passed.
 
     Args:
-      function: That is looked at.
-      kind: Of it, for the message.
-      arguments: Names that there are.
+      function: The metric or hook.
+      kind: Its kind, for the message.
+      arguments: Names that can be passed.
     """
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in arguments and parameter.default is parameter.empty:
@@ -113,12 +113,12 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
     """Returns the variant that a config chooses: an entry of a table, or user-defined code.
 
     Args:
-      table: Name -> class or function, or "module:NAME" of it.
+      table: Name -> class or function, or its place "module:NAME".
       choice: A name in it, or MODULE:NAME.
-      key: The option that chooses.
+      key: The option that chooses it.
       allow: Modules that may be imported.
     Raises:
-      InvalidInput: The module is not allowed, not there, or has no such name.
+      InvalidInput: The module is not allowed, does not exist, or has no such name.
       ValueError: The table has no such name.
     """
     if is_user_defined(choice):
@@ -131,10 +131,10 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
 
 @contextlib.contextmanager
 def faults_of(*choices: str) -> Generator[None]:
-    """Turns an error in user-defined code into a refusal that names the line.
+    """Re-raises errors in user-defined code as InvalidInput with the line number.
 
     Args:
-      *choices: What is called, KEY=MODULE:NAME.
+      *choices: The called code, KEY=MODULE:NAME.
     """
     try:
         yield
@@ -153,7 +153,7 @@ def faults_of(*choices: str) -> Generator[None]:
 
 
 def refuse_modules(choices: Iterable[tuple[str, str]], allow: Collection[str]) -> None:
-    """Raises InvalidInput where a stored config names a module that is not allowed.
+    """Raises InvalidInput if a stored config names a module that is not allowed.
 
     Args:
       choices: Pairs of a key and MODULE:NAME.
@@ -188,8 +188,8 @@ def own_file(choice: str) -> Path | None:
 def own_files(choice: str) -> list[Path]:
     """Returns the file of MODULE:NAME, and the user's other files that it imports.
 
-    These lie in the folder that its import begins in, or of an installed module in its package;
-    what they import counts too, wherever the import stands. [] if there is no such file.
+    These are in the folder that its import starts from, or in its package if it is installed;
+    their imports count too. [] if there is no such file.
     """
     first, module = own_file(choice), choice.partition(":")[0]
     if first is None:
@@ -226,18 +226,18 @@ def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
 
 
 def hash_of_file(choice: str) -> str:
-    """Returns the sha256 of the file of MODULE:NAME with those that it imports; "" without one."""
+    """Returns the sha256 of the file of MODULE:NAME and of its imports; "" without a file."""
     files = own_files(choice)
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest() if files else ""
 
 
 def hashes_of(choices: Collection[str]) -> dict[str, str]:
-    """Returns MODULE:NAME -> sha256 of its files, for those that have some."""
+    """Returns MODULE:NAME -> sha256 of its files, for those with files."""
     hashes = {choice: hash_of_file(choice) for choice in choices}
     return {choice: digest for choice, digest in hashes.items() if digest}
 
 
 def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """Returns every MODULE:NAME of a stored run whose file is not what it was."""
+    """Returns every MODULE:NAME of a stored run whose files have changed."""
     stored = manifest.get("own_rows", {})
     return [choice for choice, digest in stored.items() if digest != now.get(choice)]

@@ -1,7 +1,7 @@
 """Scaling of initial values, learning rates and the forward pass with the width.
 
-An entry of PARAMETRISATIONS says by which factors a model of some width differs from one of the
-base width, for which the other options were chosen.
+An entry of PARAMETRISATIONS gives the factors by which a model differs from one of the base width,
+for which the other options were chosen.
 """
 
 import dataclasses

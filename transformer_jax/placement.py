@@ -1,6 +1,6 @@
 """Placement of values on devices while a program is traced, as a sharding decides.
 
-Without a sharding, on one device, each of these gives back what it gets.
+Without a sharding, on one device, these functions return their input.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _ACTIVE: "ContextVar[Sharding | None]" = ContextVar("sharding", default=None)
 
 @contextlib.contextmanager
 def sharded(sharding: "Sharding | None") -> Generator[None]:
-    """While a program is traced inside, its values are cut as a sharding says; None: not at all."""
+    """Divides the values of programs traced inside as a sharding says; None does nothing."""
     token = _ACTIVE.set(sharding)
     try:
         yield
@@ -35,7 +35,7 @@ def sharded(sharding: "Sharding | None") -> Generator[None]:
 
 
 def cut_at_site(name: str, value: Array) -> Array:
-    """Returns a value, cut as the table says while a sharding is active."""
+    """Returns a value, divided as the table says while a sharding is active."""
     active = _ACTIVE.get()
     if active is None:
         return value
@@ -46,11 +46,11 @@ def cut_at_site(name: str, value: Array) -> Array:
 
 
 def cut_examples(batch: Any, axis: int) -> Any:
-    """Returns a tree of arrays whose examples are over the devices while a sharding is active.
+    """Returns a tree of arrays with examples divided over the devices, if a sharding is active.
 
     Args:
-      batch: arrays that have examples along an axis.
-      axis: which.
+      batch: Arrays with an axis of examples.
+      axis: The axis of examples.
     """
     active = _ACTIVE.get()
     if active is None:
@@ -59,7 +59,7 @@ def cut_examples(batch: Any, axis: int) -> Any:
 
 
 def keep_placed(state: Any) -> Any:
-    """Returns a state that stays where its arrays lie while a sharding is active."""
+    """Returns a state whose arrays stay on their devices, if a sharding is active."""
     active = _ACTIVE.get()
     if active is None:
         return state
@@ -67,7 +67,7 @@ def keep_placed(state: Any) -> Any:
 
 
 def keep_everywhere(tree: Any) -> Any:
-    """Returns a tree whose arrays every device has whole while a sharding is active."""
+    """Returns a tree whose arrays are whole on every device, if a sharding is active."""
     active = _ACTIVE.get()
     if active is None:
         return tree
@@ -75,11 +75,11 @@ def keep_everywhere(tree: Any) -> Any:
 
 
 def over_devices(function: Callable, *cuts: "Cuts") -> Callable:
-    """Returns a function that each device runs on its own part, for kernels that XLA cannot cut.
+    """Returns a function that each device runs on its own part, for kernels that XLA cannot divide.
 
     Args:
-      function: of arrays; the same whether it gets whole arrays or parts.
-      *cuts: of each argument, and last of the result. What does not divide is not cut.
+      function: Function of arrays that gives the same for whole arrays and for parts.
+      *cuts: How each argument and the result are divided; indivisible dimensions stay whole.
     """
     if (active := _ACTIVE.get()) is None:
         return function
@@ -95,14 +95,14 @@ def over_devices(function: Callable, *cuts: "Cuts") -> Callable:
 
 
 def by_device(function: Callable, *rows: Any) -> Any:
-    """Returns what a function gives of rows, each device's rows computed by themselves.
+    """Returns the function's results for rows, with each device's rows computed separately.
 
-    What the function closes over, parameters say, has a copy for each part of the batch, so that
-    the parts of a gradient are added up once, behind whatever loop is inside, and not in it.
+    Arrays that the function closes over, e.g. parameters, are copied for each part of the batch, so
+    that the parts of a gradient are summed once, after any loop inside, and not in it.
 
     Args:
-      function: of arrays of rows, to a tree of arrays of rows; no row knows of another.
-      *rows: arrays [B, ...].
+      function: Function from arrays of rows to a tree of arrays of rows; rows are independent.
+      *rows: Arrays [B, ...].
     """
     active = _ACTIVE.get()
     parts = 1 if active is None else active.num_parts
@@ -140,11 +140,11 @@ def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
 
 
 def with_places(shapes: Any, places: Any) -> Any:
-    """Returns a tree of shapes that say where the arrays lie.
+    """Returns a tree of shapes with their shardings.
 
     Args:
-      shapes: the tree.
-      places: a sharding for each.
+      shapes: The tree.
+      places: A sharding for each.
     """
 
     def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -154,11 +154,11 @@ def with_places(shapes: Any, places: Any) -> Any:
 
 
 def put(tree: Any, places: Any) -> Any:
-    """Returns a tree of arrays on devices; of several processes each puts its own parts.
+    """Returns a tree of arrays on devices; each process provides its own parts.
 
     Args:
-      tree: of numpy, or on devices; what a process has whole is equal in all of them.
-      places: a sharding for each.
+      tree: Arrays of numpy or on devices; arrays that a process has whole are equal in all.
+      places: A sharding for each.
     """
 
     def placed(array: Any, sharding: NamedSharding) -> Array:
@@ -172,10 +172,10 @@ def put(tree: Any, places: Any) -> Any:
 
 
 def put_own(array: np.ndarray, whole: jax.ShapeDtypeStruct) -> Array:
-    """Returns an array over the devices of all processes, of which each gives its own part.
+    """Returns an array over the devices of all processes, each of which provides its own part.
 
     Args:
-      array: the rows of this process, see Sharding.rows_of_process, whole in all other dimensions.
-      whole: the shape of all, and where it lies.
+      array: The rows of this process, see Sharding.rows_of_process, whole in all other dimensions.
+      whole: Shape and sharding of the whole array.
     """
     return jax.make_array_from_process_local_data(whole.sharding, array, whole.shape)

@@ -15,19 +15,19 @@ class Pooling(Protocol):
     """Interface of a pooling.
 
     Attributes:
-      adds_token: whether a class token has to stand first.
+      adds_token: Whether a class token must come first.
     """
 
     adds_token: ClassVar[bool] = False
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
-        """[..., L, D] and [..., L] bool, False where there is padding -> [..., D]."""
+        """[..., L, D] and [..., L] bool, False at padding -> [..., D]."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class FirstPlace(Pooling):
-    """The vector of the class token, which stands first (Devlin et al. 2019, section 3)."""
+    """The vector of the class token, the first one (Devlin et al. 2019, section 3)."""
 
     adds_token: ClassVar[bool] = True
 
@@ -38,8 +38,8 @@ class FirstPlace(Pooling):
 
 @dataclasses.dataclass(frozen=True)
 class LastPlace(Pooling):
-    """The vector of the last place that is no padding, which has read all where one reads from the
-    left (Radford et al. 2018, section 3.2). 0 where all is padding.
+    """The vector of the last position that is not padding: it has read everything if a model reads
+    from the left (Radford et al. 2018, section 3.2). 0 if everything is padding.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -53,9 +53,9 @@ class LastPlace(Pooling):
 
 @dataclasses.dataclass(frozen=True)
 class MeanOfPlaces(Pooling):
-    """The mean over all places that are no padding (Reimers and Gurevych 2019, section 3).
+    """The mean over all positions that are not padding (Reimers and Gurevych 2019, section 3).
 
-    0 where all is padding. Sums in float32 or wider.
+    0 if everything is padding. Sums in float32 or wider.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -70,9 +70,9 @@ class MeanOfPlaces(Pooling):
 
 @dataclasses.dataclass(frozen=True)
 class LargestOfPlaces(Pooling):
-    """The largest value of each feature over the places (Conneau et al. 2017, arXiv:1705.02364).
+    """The maximum of each feature over the positions (Conneau et al. 2017, arXiv:1705.02364).
 
-    0 where all is padding.
+    0 if everything is padding.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -92,7 +92,7 @@ POOLINGS = {
 
 
 def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
-    """Returns the pooling of a name; a class stands for itself.
+    """Returns the pooling of a name, or the given class.
 
     Raises:
       ValueError: There is no such name.
@@ -106,7 +106,7 @@ class ClassToken(nn.Module):
     """A learned vector in front of a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1).
 
     Attributes:
-      embedding_init: its initial values.
+      embedding_init: Its initial values.
     """
 
     embedding_init: Initializer = nn.initializers.normal(0.02)

@@ -45,9 +45,9 @@ class Sizes(NamedTuple):
       width: Model width, D.
       num_heads: Attention heads, H.
       head_dim: Features of one head, K.
-      scale: Multiplies the scores of attention.
-      max_length: Most places of an input.
-      causal: Whether no place looks ahead.
+      scale: Factor of the attention scores.
+      max_length: Largest number of positions of an input.
+      causal: Whether no position may look ahead.
       grid: Rows and columns of patches, if the input is an image.
     """
 
@@ -64,11 +64,11 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
     """Rotates each pair of features (k, k + R/2) of the first R by its position's angle.
 
     Su et al. 2021, arXiv:2104.09864, equation 34, with the halves paired as in Llama and
-    GPT-NeoX; scores then depend on the distance between two positions alone.
+    GPT-NeoX; scores then depend only on the distance of two positions.
 
     Args:
       inputs: [..., H, L, K], queries or keys.
-      rotation: Angles of [..., L, R/2]; features from R on stay as they are.
+      rotation: Angles of [..., L, R/2]; features from R on stay unchanged.
 
     Returns:
       [..., H, L, K], dtype of the inputs.
@@ -81,7 +81,7 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
 
 
 def add_positions(hidden: Array, terms: PositionTerms) -> Array:
-    """Adds the term for the embeddings, if there is one: [..., L, D] -> [..., L, D]."""
+    """Adds the position embedding, if there is one: [..., L, D] -> [..., L, D]."""
     return hidden if terms.embedding is None else hidden + terms.embedding.astype(hidden.dtype)
 
 
@@ -92,7 +92,7 @@ def bias_for(bias: Bias | None, query: Array, key: Array, mask: Array | None) ->
 
 
 def of_queries(terms: PositionTerms, first: Array | int, count: int) -> PositionTerms:
-    """Returns the terms of `count` places from `first` on, of the terms of all places."""
+    """Returns the terms of `count` positions from `first` on."""
 
     def rows(table: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(table, first, count, axis=-2)

@@ -1,10 +1,10 @@
-"""Position encodings: what tells a transformer where a token stands.
+"""Position encodings.
 
-Every encoding is a module from position numbers to `PositionTerms`: something added to the
-embeddings, a rotation of queries and keys, or a bias on the scores, which may depend on what the
-queries and keys hold. Nothing else in the model knows which encoding it was. Encodings of absolute
-positions have a stated root mean square, the same for learned and sinusoidal: the sign of a
-comparison between the two flips with that amplitude.
+Every encoding is a module from position numbers to `PositionTerms`: an addition to the
+embeddings, a rotation of queries and keys, or a bias of the scores, which may depend on the
+queries and keys. Nothing else in the model depends on the encoding. Encodings of absolute
+positions state their root mean square, in the same option: which of two encodings is better
+depends on that amplitude.
 """
 
 import math
@@ -20,25 +20,25 @@ from transformer_jax.position_terms import NO_TERMS, PositionTerms, Rotation, Si
 
 
 def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000.0) -> Array:
-    """Returns the fixed sine and cosine table that marks each position.
+    """Returns the fixed sine and cosine position table.
 
     p[i, 2k] = sin(i / max_wavelength^(2k / width)) and p[i, 2k+1] = cos of the same angle.
     Vaswani et al. 2017, arXiv:1706.03762, section 3.5. (Notes in circulation print
     (i / max_wavelength)^(2k / width), a misprint that loses the shift property.)
 
     Args:
-      length: number of positions, L.
-      max_wavelength: longest wavelength over 2 pi, in positions.
+      length: Number of positions, L.
+      max_wavelength: Longest wavelength over 2 pi, in positions.
     Returns:
       [L, D] float32, values in [-1, 1].
     Raises:
-      ValueError: width is odd.
+      ValueError: Width is odd.
     """
     return sinusoids(jnp.arange(length), width, max_wavelength)
 
 
 def sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
-    """[..., L] positions -> [..., L, width], sines and cosines taking turns."""
+    """[..., L] positions -> [..., L, width], sines and cosines alternating."""
     if width % 2:
         raise ValueError(f"width: sinusoids come in pairs; expected an even number, got {width}")
     angles = _at(positions, _frequencies(width, max_wavelength))  # float32 whatever the dtype
@@ -47,7 +47,7 @@ def sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
 
 
 def _frequencies(width: int, max_wavelength: float) -> Array:
-    """[width / 2] radians a position, the largest first."""
+    """Returns [width / 2] radians per position, the largest first."""
     return max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
 
 
@@ -56,7 +56,7 @@ def _at(positions: Array, frequencies: Array) -> Array:
 
 
 class NoPositions(nn.Module):
-    """Says nothing about positions; only a causal mask tells order (Haviv et al. 2022)."""
+    """No positions; only a causal mask reveals the order (Haviv et al. 2022)."""
 
     @nn.compact
     def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
@@ -68,7 +68,7 @@ class LearnedPositions(nn.Module):
     """Adds a learned vector for each absolute position (Gehring et al. 2017, section 3.1).
 
     Attributes:
-      rms: root mean square of what is added to the embeddings, at the start if it is learned.
+      rms: Root mean square of the addition to the embeddings, initially if it is learned.
     """
 
     rms: InitialSize = 0.02
@@ -87,8 +87,8 @@ class SinusoidalPositions(nn.Module):
     The unscaled table of the paper has a root mean square of sqrt(1/2).
 
     Attributes:
-      rms: root mean square of what is added to the embeddings, at the start if it is learned.
-      max_wavelength: longest wavelength over 2 pi, in positions.
+      rms: Root mean square of the addition to the embeddings, initially if it is learned.
+      max_wavelength: Longest wavelength over 2 pi, in positions.
     """
 
     rms: Positive = 0.02
@@ -106,19 +106,19 @@ class RotaryPositions(nn.Module):
 
     For contexts longer than those of training, `linear` divides the positions by the factor (Chen
     et al. 2023, arXiv:2306.15595, equation 4); `ntk` leaves the shortest wavelength as it is and
+    et al. 2023, arXiv:2306.15595, equation 4); `ntk` keeps the shortest wavelength and
     stretches the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1). `llama3`
-    stretches by the factor what turns at most `low_freq_factor` times within `original_length`,
-    nothing that turns `high_freq_factor` times or more, and in part what lies between (Llama Team
-    2024, arXiv:2407.21783, as in its reference code).
+    stretches wavelengths that turn at most `low_freq_factor` times within `original_length` by the
+    factor, leaves those with `high_freq_factor` turns or more, and interpolates between (Llama Team
 
     Attributes:
-      max_wavelength: longest wavelength over 2 pi, in positions; the "base" or "theta".
-      fraction: of the features that are rotated, the first ones; GPT-NeoX has 0.25.
-      scaling: how a longer context is reached.
-      factor: how much longer it is.
-      original_length: positions of the shorter context, of llama3.
-      low_freq_factor: turns within it up to which all is stretched, of llama3.
-      high_freq_factor: turns within it from which on nothing is, of llama3; above the other.
+      max_wavelength: Longest wavelength over 2 pi, in positions; the "base" or "theta".
+      fraction: Of the features that are rotated, the first ones; GPT-NeoX has 0.25.
+      scaling: How a longer context is reached.
+      factor: How much longer it is.
+      original_length: Positions of the shorter context, of llama3.
+      low_freq_factor: Turns within it up to which all is stretched, of llama3.
+      high_freq_factor: Turns within it from which on nothing is, of llama3; above the other.
     """
 
     max_wavelength: AboveOne = 10_000.0

@@ -1,8 +1,8 @@
-"""One run in several processes: hosts of a cluster, each with devices of its own.
+"""One run in several processes, e.g. on hosts of a cluster, each with its own devices.
 
-Every process goes through the same steps with the same numbers. What one of them alone knows, its
-clock, a signal, which checkpoint is whole, is agreed before anybody acts on it; otherwise they
-would ask each other for different things, and wait for ever.
+Every process executes the same steps with the same numbers. Facts that one of them alone knows (its
+clock, a signal, which checkpoint is whole) are agreed on before anybody acts; otherwise they
+would wait for each other for ever.
 """
 
 import os
@@ -20,15 +20,15 @@ _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 def join_processes() -> None:
-    """Joins the other processes of a run, where the environment says that there are some.
+    """Joins the other processes of a run, if the environment says that there are some.
 
-    That is: Slurm (srun) with several tasks, a TPU slice of several hosts, or the three variables
+    That is: Slurm (srun) with several tasks, a TPU slice with several hosts, or the three variables
     JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Tasks of
-    Slurm take all GPUs of their node where every node has one task; else each takes the one of its
-    number, unless JAX_LOCAL_DEVICE_IDS says which. To be called before jax is used.
+    Slurm take all GPUs of their node if every node has one task; otherwise each takes one, by its
+    number, unless JAX_LOCAL_DEVICE_IDS says otherwise. Call it before jax is used.
 
     Raises:
-      InvalidInput: only some of the three are set, or the others do not come.
+      InvalidInput: Only some of the three are set, or the other processes do not join.
     """
     variables = [name for name in _MANUAL if name in os.environ]
     if not are_several():
@@ -79,31 +79,31 @@ def is_first() -> bool:
 
 
 def agreed(number: int) -> int:
-    """Returns the first process's number of 32 bits, in all of them."""
+    """Returns the first process's 32-bit integer, in every process."""
     if jax.process_count() == 1:
         return number
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
 
 def largest(number: int) -> int:
-    """Returns the largest of the processes' numbers of 32 bits, in all of them."""
+    """Returns the largest of the processes' 32-bit integers, in every process."""
     if jax.process_count() == 1:
         return number
     return int(multihost_utils.process_allgather(np.int32(number)).max())
 
 
 def wait_for_all(what: str) -> None:
-    """Returns when every process has come here.
+    """Blocks until every process has reached this call.
 
     Args:
-      what: said where they come to different places.
+      what: Name of the barrier, shown if processes reach different ones.
     """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
 
 def whole(tree: Any) -> Any:
-    """Returns a tree whose arrays this process has whole; those of several on one device of it."""
+    """Returns a tree whose arrays this process has whole, on one of its devices."""
 
     def gathered(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:

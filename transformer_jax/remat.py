@@ -1,8 +1,8 @@
-"""Rematerialisation: what a training step keeps of a block for its backward pass.
+"""Rematerialisation: the values of a block that a training step keeps for its backward pass.
 
-What is not kept is computed again, which saves memory and costs time; the numbers are the same but
-for rounding. Each row gives a policy of `jax.checkpoint`, which says of each value inside a block
-whether it is kept; what a block reads is kept always.
+Other values are computed again, which saves memory and costs time; results are equal up to
+rounding. Each entry returns a policy of `jax.checkpoint`, which decides for each value in a block
+whether it is kept; the input of a block is always kept.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def keep_nothing() -> Policy:
 
 
 def keep_products() -> Policy:
-    """Keeps what the learned maps give; attention's scores and all else are computed again.
+    """Keeps the outputs of dense layers; attention's scores and all else are recomputed.
 
     The selective recomputation of Korthikanti et al. 2022, arXiv:2205.05198, section 5.
     """
@@ -43,21 +43,21 @@ def keep_products() -> Policy:
 
 
 def keep_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")) -> Policy:
-    """Keeps the values at some sites: a choice by cost and size (Korthikanti et al. 2022).
+    """Keeps the values at some sites, chosen by cost and size (Korthikanti et al. 2022).
 
     Args:
-      sites: their names inside a block, see docs/catalogue.md.
+      sites: Their names inside a block, see docs/catalogue.md.
     """
     return jax.checkpoint_policies.save_only_these_names(*sites)
 
 
 def offload_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")) -> Policy:
-    """Keeps the values at some sites in the host's memory, from where they are fetched.
+    """Keeps the values at some sites in host memory.
 
     Rhu et al. 2016, arXiv:1602.08124.
 
     Args:
-      sites: their names inside a block, see docs/catalogue.md.
+      sites: Their names inside a block, see docs/catalogue.md.
     """
     return jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],

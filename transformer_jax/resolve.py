@@ -1,7 +1,7 @@
 """Checks a flattened config: full key -> value.
 
-A flat config states options. `completed` adds the default of every option that the chosen variants
-have and that is not stated; `stated` is the reverse.
+A flat config states options. `completed` adds the defaults of options that the chosen variants
+have; `stated` is the reverse.
 """
 
 import functools
@@ -24,15 +24,15 @@ _ANYTHING = Option("", Any, None)  # an option of user-defined code that is not 
 
 
 def letter_of(key: str) -> str | None:
-    """Returns the letter of the type of layer that a key belongs to, or None."""
+    """Returns the letter of the layer type that a key belongs to, or None."""
     letter, dot, _ = key.removeprefix(_TYPES).partition(".")
     return letter if key.startswith(_TYPES) and dot and len(letter) == 1 else None
 
 
 def plain_key(key: str) -> str:
-    """Returns the option of the model that a key of a type of layer stands for.
+    """Returns the model option that a key of a layer type stands for.
 
-    Any other key, also one that no type may have, is returned as it is.
+    Any other key is returned unchanged, also one that no type may have.
     """
     rest = key.removeprefix(f"{_TYPES}{letter_of(key)}.")
     may_be = letter_of(key) is not None and rest.partition(".")[0] in LAYER_FIELDS
@@ -40,12 +40,12 @@ def plain_key(key: str) -> str:
 
 
 def letters_of(flat: Mapping[str, Any]) -> list[str]:
-    """Returns the letters of the types of layers that a flat config describes."""
+    """Returns the letters of the layer types in a flat config."""
     return sorted({letter for key in flat if (letter := letter_of(key)) is not None})
 
 
 def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
-    """Returns the flat config of a model whose blocks are all of one type."""
+    """Returns the flat config of a model whose blocks all have one layer type."""
     own = {plain_key(key): value for key, value in flat.items() if letter_of(key) == letter}
     return {**flat, **own} if letter is not None else dict(flat)
 
@@ -60,7 +60,7 @@ def variant_options(key: str, choice: Any) -> dict[str, Option] | None:
       key: The option that chooses it, "model.norm" for example.
       choice: Its value.
     Returns:
-      None if it is user-defined code that is not imported, whose options are not known.
+      None for user-defined code that is not imported, whose options are unknown.
     """
     if not is_user_defined(choice):
         return _table_options(key, choice) if choice in _entries(key) else {}
@@ -80,7 +80,7 @@ def _table_options(key: str, name: str) -> dict[str, Option]:
 
 
 def _under(section: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Options by full keys, without those that every config has there."""
+    """Returns options by full keys, except those that every config has in the section."""
     keyed = {f"{section}.{name}": option for name, option in options.items()}
     return {key: option for key, option in keyed.items() if key not in OPTIONS}
 
@@ -90,7 +90,7 @@ def _value(key: str, flat: Mapping[str, Any]) -> Any:
 
 
 def _choices(key: str, flat: Mapping[str, Any]) -> Iterator[Any]:
-    """The variants that are made by a config: that of a key, and one to be as large as."""
+    """Returns the variants that a config uses: that of a key, and the one to match in size."""
     yield _value(key, flat)
     if key == "model.architecture" and _value("model.match_parameters", flat):
         yield _value("model.match_parameters", flat)
@@ -116,7 +116,7 @@ def all_options() -> dict[str, list[tuple[str, Option]]]:
 
 
 def option_for(key: str, flat: Mapping[str, Any]) -> Option | None:
-    """Returns the option that a key names, also one that no chosen variant reads; None if none."""
+    """Returns the option that a key names, even if no chosen variant reads it; None if none."""
     plain, letter = plain_key(key), letter_of(key)
     if letter is not None and plain == key:
         return None
@@ -138,16 +138,16 @@ def option_for(key: str, flat: Mapping[str, Any]) -> Option | None:
 
 
 def _choosers_of(key: str) -> list[str]:
-    """The options that choose the variants of whose section a key is."""
+    """Returns the options that choose the variants whose section has this key."""
     section = key.rpartition(".")[0]
     return [chooser for chooser, known in VARIANT_SECTIONS.items() if known == section]
 
 
 def read_instead(key: str, flat: Mapping[str, Any]) -> str:
-    """Returns the choice because of which an option is not read, as "model.position=rotary".
+    """Returns the choice because of which an option is not read, e.g. "model.position=rotary".
 
     Returns:
-      "" if it is read, by the model or by a type of its layers.
+      "" if it is read, by the model or by a layer type.
     """
     plain, letter = plain_key(key), letter_of(key)
     choosers = _choosers_of(plain)
@@ -164,7 +164,7 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
 
 
 def unread(flat: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the stated options that are not read: full key -> the choice because of which."""
+    """Returns the stated options that are not read: full key -> the choice that ignores them."""
     found = {key: read_instead(key, flat) for key in flat}
     return {key: choice for key, choice in found.items() if choice}
 
@@ -173,7 +173,7 @@ def unread(flat: Mapping[str, Any]) -> dict[str, str]:
 
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a flat config with the default of every option that is read and not stated."""
+    """Returns a flat config with the defaults of all options that are read."""
     defaults = {key: option.default for key, option in options_read(flat).items()}
     whole = {**DEFAULTS, **defaults, **flat}
     followed = {key: whole[v.key] for key, v in whole.items() if isinstance(v, SameAs)}
@@ -199,7 +199,7 @@ _CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 
 
 def problems_of(flat: Mapping[str, Any]) -> list[str]:
-    """Returns everything that is wrong with a flat config, one line each."""
+    """Returns all problems of a flat config, one line each."""
     options = {key: option_for(key, flat) for key in flat}
     problems = [unknown_key(key, flat) for key, option in options.items() if option is None]
     problems += [
@@ -220,7 +220,7 @@ def problems_of(flat: Mapping[str, Any]) -> list[str]:
 
 
 def import_own(flat: Mapping[str, Any]) -> list[str]:
-    """Imports the user-defined code that a config names; returns what is wrong with it."""
+    """Imports the user-defined code that a config names; returns the errors."""
     problems = []
     for key, choice in own_choices_of(flat):
         try:
@@ -249,11 +249,11 @@ def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
-    """Says that there is no such option, and which is nearest.
+    """Returns the message that an option does not exist, with the nearest one.
 
     Args:
-      key: That was given.
-      flat: The config, in which user-defined code has options too.
+      key: The given key.
+      flat: The config; its user-defined code has options too.
     """
     flat = flat or {}
     letter, name = letter_of(key), key.rpartition(".")[2]
@@ -282,7 +282,7 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
 
 
 def refused_value(key: str, value: Any, option: Option) -> str:
-    """Says what a key may be, with the nearest name and an example."""
+    """Returns the message that a value is not allowed, with the nearest name and an example."""
     near = suggest(value, option.names)
     from transformer_jax.suggestions import OTHER_NAMES
 

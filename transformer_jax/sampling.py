@@ -1,4 +1,4 @@
-"""One token, drawn from the logits of a language model."""
+"""Drawing one token from the logits of a language model."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
 
     Args:
       logits: [..., V] float.
-      top_k: keep the k likeliest tokens (Fan et al. 2018); None, or k >= V, keeps all.
-      top_p: keep the smallest set of likeliest tokens whose probability reaches p (Holtzman et
+      top_k: Keeps the k likeliest tokens (Fan et al. 2018); None, or k >= V, keeps all.
+      top_p: Keeps the smallest set of likeliest tokens whose probability reaches p (Holtzman et
         al. 2020, section 3.1), at least one; 1 keeps all.
     Returns:
-      [..., V]; the likeliest token always stays, and tokens as likely as the last that is kept.
+      [..., V]; the likeliest token is always kept, and ties with the last kept one.
     """
     vocab_size = logits.shape[-1]
     descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
@@ -42,12 +42,12 @@ def draw_token(
     Args:
       rng: PRNG key.
       logits: [..., V] float.
-      temperature: 0 takes the likeliest token, and so does less than 1e-30, where quotients
+      temperature: 0 takes the likeliest token, as do values below 1e-30, where quotients
         overflow.
-      top_k: as in restrict_logits.
-      top_p: as in restrict_logits, after the temperature.
+      top_k: As in restrict_logits.
+      top_p: As in restrict_logits, after the temperature.
     Returns:
-      [...] int32; -1 where the logits hold a NaN.
+      [...] int32; -1 if the logits contain NaN.
     """
     if temperature < 1e-30:
         drawn = logits.argmax(-1)

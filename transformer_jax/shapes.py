@@ -1,7 +1,7 @@
-"""The key of dimension letters, LETTERS, and a checker that names the argument at fault.
+"""Legend of dimension letters, LETTERS, and a shape checker that names the offending argument.
 
-Local arrays that meet in an einsum or a mask, and what flows through a model, carry their letters
-as a suffix (`query_HLK`), which names the last axes; others, the batch say, may stand before them,
+Local arrays used in an einsum or a mask, and activations, have names that end in dimension letters
+(`query_HLK`) for their last axes; other leading axes, such as the batch, are
 written `...`.
 """
 
@@ -27,15 +27,15 @@ LETTERS = {
 
 
 def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
-    """Checks the shapes of several arguments against letters that they share.
+    """Checks the shapes of several arguments against shared letters.
 
     Args:
-      **arguments: argument name -> (array, letters), the letters in order and separated by
+      **arguments: Argument name -> (array, letters), the letters in order and separated by
         spaces; a leading `...` stands for any number of axes.
     Returns:
-      The size of every letter.
+      The size of each letter.
     Raises:
-      ValueError: an argument has another number of axes, or two arguments disagree about a letter.
+      ValueError: An argument has another number of axes, or two arguments disagree about a letter.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():
@@ -59,14 +59,14 @@ def _spell(letters: str, sizes: dict[str, tuple[int, str]]) -> str:
 
 
 def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
-    """Refuses an input that is too long, or arrays [..., L] that do not go with it.
+    """Raises ValueError if an input is too long, or arrays [..., L] do not match it.
 
     Args:
-      max_length: longest input.
-      tokens: [..., L], or what stands for them.
-      **alike: name -> [..., L] or None.
+      max_length: Longest input.
+      tokens: [..., L], or embeddings in their place.
+      **alike: Name -> [..., L] or None.
     Raises:
-      ValueError: naming the argument.
+      ValueError: The message names the argument.
     """
     length = tokens.shape[-1]
     if length > max_length:

@@ -1,6 +1,6 @@
 """Sharding rules: a table by the path of a parameter, and one by the site of a value.
 
-Devices stand in a mesh of four axes:
+Devices are arranged in a mesh with four axes:
 
   data      each takes a part of the batch
   fsdp      each takes a part of the batch too, and keeps a part of every large array of parameters
@@ -8,10 +8,10 @@ Devices stand in a mesh of four axes:
             et al. 2020, arXiv:1910.02054)
   tensor    each has some of the heads and of the hidden features (Shoeybi et al. 2019,
             arXiv:1909.08053)
-  sequence  each has some places of the text, and gathers the keys and values of the others
+  sequence  each has some positions of the text, and gathers the keys and values of the others
 
-The tables say where arrays are cut, models know nothing of it, and XLA's partitioner adds what
-devices have to send each other (Xu et al. 2021, arXiv:2105.04663). So a mesh changes no result
+The tables say how arrays are divided, models do not know about it, and XLA's partitioner adds the
+communication (Xu et al. 2021, arXiv:2105.04663). So a mesh changes no result
 beyond the order of sums.
 """
 
@@ -68,18 +68,18 @@ class Rules:
     """Division of arrays over a mesh.
 
     Attributes:
-      parameters: patterns of paths (re.search), and the axes that cut an array's last dimensions.
-      sites: patterns of sites (fnmatch), and the axes that cut a value's dimensions.
+      parameters: Patterns of paths (re.search), and the axes that divide the last dimensions.
+      sites: Patterns of sites (fnmatch), and the axes that divide a value's dimensions.
     """
 
     parameters: tuple[tuple[str, Cuts], ...] = PARAMETER_CUTS
     sites: tuple[tuple[str, Cuts], ...] = SITE_CUTS
 
     def __post_init__(self) -> None:
-        """Takes lists too.
+        """Accepts lists too.
 
         Raises:
-          InvalidInput: a row names an axis that no mesh has.
+          InvalidInput: A row names an axis that no mesh has.
         """
         for name in ("parameters", "sites"):
             rows = tuple((pattern, tuple(cuts)) for pattern, cuts in getattr(self, name))
@@ -100,23 +100,23 @@ def default_rules() -> Rules:
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """A mesh, and how arrays are cut over it.
+    """A mesh, and how arrays are divided over it.
 
     Attributes:
-      mesh: devices along AXES.
-      rules: the tables.
+      mesh: Devices along AXES.
+      rules: The tables.
     """
 
     mesh: Mesh
     rules: Rules = Rules()
 
     def spec(self, cuts: Cuts, shape: Sequence[int], uneven: str | None = None) -> PartitionSpec:
-        """Returns how an array is cut whose last dimensions are cut so.
+        """Returns the partition spec of an array whose last dimensions are divided by `cuts`.
 
         Args:
-          cuts: a row of a table; all of a value's dimensions where it has `...`, else the last.
-          shape: of the array.
-          uneven: an axis that may leave some devices with less.
+          cuts: Row of a table: for all dimensions if it contains `...`, else for the last ones.
+          shape: Shape of the array.
+          uneven: Axis that may leave some devices with less.
         """
         if ... in cuts:
             index = cuts.index(...)
@@ -136,11 +136,11 @@ class Sharding:
         return PartitionSpec(*parts)
 
     def of_parameter(self, path: str, shape: Sequence[int]) -> NamedSharding:
-        """Returns where a parameter lies, or an array of the optimizer.
+        """Returns the sharding of a parameter, or of an array of the optimizer.
 
         Args:
-          path: of it; `blocks/block_0` is a stack of blocks, with an axis in front.
-          shape: of it.
+          path: Its path; `blocks/block_0` is a stack of blocks, with a leading axis.
+          shape: Its shape.
         """
         inner = list(shape[1:] if re.search(r"\bblocks/", path) else shape)
         for pattern, cuts in self.rules.parameters:
@@ -154,19 +154,19 @@ class Sharding:
         return NamedSharding(self.mesh, self.spec(cuts, shape))
 
     def of_state(self, state: Any) -> Any:
-        """Returns where each array of a tree of parameters lies, or of a whole TrainState."""
+        """Returns the sharding of each array of a tree of parameters, or of a whole TrainState."""
         return jax.tree.map_with_path(
             lambda path, leaf: self.of_parameter(path_text(path), leaf.shape), state
         )
 
     def of_batch(self, batch: Any, axis: int) -> Any:
-        """Returns where each array of a batch lies before a program cuts it.
+        """Returns the sharding of each array of a batch before a program divides it.
 
-        That is in equal parts, or whole where a part would be smaller than others.
+        Arrays are divided in equal parts, or whole if a part would be smaller than others.
 
         Args:
-          batch: arrays, or shapes, that have examples along an axis.
-          axis: which.
+          batch: Arrays or shapes with an axis of examples.
+          axis: The axis of examples.
         """
         cuts = (*[None] * axis, "batch", ...)
         return jax.tree.map(
@@ -174,14 +174,14 @@ class Sharding:
         )
 
     def rows_of_process(self, batch: Any) -> np.ndarray:
-        """Returns which examples of a batch [B, ...] the devices of this process get, [R] int64."""
+        """Returns the examples of a batch [B, ...] for the devices of this process, [R] int64."""
         targets = batch["targets"]
         places = self.of_batch(targets, 0).addressable_devices_indices_map(np.shape(targets))
         numbers = np.arange(len(targets))
         return np.unique(np.concatenate([numbers[index[0]] for index in places.values()]))
 
     def cut(self, value: Array, cuts: Cuts) -> Array:
-        """Returns a value inside a program, cut so; the last part of a batch may be smaller."""
+        """Returns a value inside a program, divided by `cuts`; the last part may be smaller."""
         spec = self.spec(cuts, value.shape, uneven="batch")
         return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
 
@@ -192,7 +192,7 @@ class Sharding:
 
     @property
     def num_parts(self) -> int:
-        """Parts that a batch is cut into."""
+        """Number of parts that a batch is divided into."""
         return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
 
     def __str__(self) -> str:
@@ -203,14 +203,14 @@ class Sharding:
 def make_sharding(
     sizes: Mapping[str, int], rules: Rules, devices: Sequence[Any] | None = None
 ) -> Sharding | None:
-    """Returns the sharding that a config's `mesh` asks for; None for one device.
+    """Returns the sharding of a config's `mesh`, or None for one device.
 
     Args:
-      sizes: of AXES; one may be -1, which takes the devices that the others leave.
-      rules: the tables.
-      devices: to take; jax's if not given.
+      sizes: Sizes of AXES; one may be -1, which takes the remaining devices.
+      rules: The tables.
+      devices: Devices to use; jax's if None.
     Raises:
-      InvalidInput: there are not so many devices, or their number does not go up.
+      InvalidInput: There are too few devices, or their number is not divisible.
     """
     devices = list(jax.devices() if devices is None else devices)
     product = math.prod(size for size in sizes.values() if size > 0)
@@ -239,7 +239,7 @@ def make_sharding(
 
 
 def _arranged(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
-    """The devices of a mesh: outer axes go over slices of TPUs and hosts of GPUs, joined slowly."""
+    """Returns the devices of a mesh: outer axes go over TPU slices and GPU hosts."""
     slices = Counter(getattr(device, "slice_index", 0) for device in devices)
     if len({*slices.values()}) > 1:
         sizes = " ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, shape, strict=True))

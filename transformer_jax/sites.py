@@ -4,15 +4,15 @@
     ------- ------------------------- a row of SITES, `block_*.attention.weights`
     which stack, in a model of several
 
-A module says `value = site(self, "query", value)` where a value is ready. What that is good for:
+A module calls `value = site(self, "query", value)` when a value is ready. The value can then be
 
-- read: it is sown into flax's collection `intermediates`; `inspection.capture` gives it by name
-- changed: inside `interventions({pattern: function})` the function's result takes its place
+- read: it is sown into flax's collection `intermediates`; `inspection.capture` returns it by name
+- changed: inside `interventions({pattern: function})` the function's result replaces it
 - kept: `jax.checkpoint_policies.save_only_these_names("attention.query")` knows it; the name there
   is the row of SITES without `block_*.`, the same for all blocks
 - measured: profilers show the operations under the modules' names, `block_3/attention`
 
-Of all this nothing costs anything where nobody asks: a compiled program is the same with and
+Unused sites cost nothing: a compiled program is the same with and
 without its sites. Their names are public and are not renamed.
 """
 
@@ -84,16 +84,16 @@ _BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule has 
 
 
 def site(module: nn.Module, name: str, value: Array) -> Array:
-    """Names a value; to be called where it is ready, inside the module's call.
+    """Names a value; called when it is ready, inside the module's call.
 
     Args:
-      module: that computes it; its path comes before the name.
-      name: the end of a name in SITES.
-      value: any shape.
+      module: Module that computes it; its path precedes the name.
+      name: End of a name in SITES.
+      value: Array of any shape.
     Returns:
-      The value, or what an intervention makes of it.
+      The value, or the result of an intervention on it.
     Raises:
-      InvalidInput: an intervention changes shape or dtype.
+      InvalidInput: An intervention changes shape or dtype.
     """
     full = ".".join((*module.path, name))
     for active in _active.get():
@@ -105,11 +105,11 @@ def site(module: nn.Module, name: str, value: Array) -> Array:
 
 
 def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
-    """Names a value that the model does without, so that it is made only if somebody reads it.
+    """Names a value that the model does not need, so that it is computed only if it is read.
 
     Raises:
-      InvalidInput: an intervention names it, which would change nothing else; one that has `*` for
-        the value's own name means the others.
+      InvalidInput: An intervention names it, which would have no effect; a pattern with `*` for
+        the value's own name means other values.
     """
     full = ".".join((*module.path, name))
     for active in _active.get():
@@ -131,7 +131,7 @@ def _sow(module: nn.Module, name: str, value: Array) -> None:
 
 
 def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns what was sown, by the names of sites; of a site called twice, the last value."""
+    """Returns the sown values by site; for a site called twice, the last value."""
     values = {}
     for path, leaf in jax.tree.leaves_with_path(intermediates):
         names = [str(part.key) for part in path if hasattr(part, "key")]
@@ -152,15 +152,15 @@ def _changed(full: str, value: Array, change: Intervention) -> Array:
 
 @contextlib.contextmanager
 def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
-    """Lets functions change what is at sites, in every model that is called inside.
+    """Lets functions change the values at sites, in every model that is called inside.
 
     A function that was compiled outside is not traced again: compile inside, or use
     `inspection.intervene`.
 
     Args:
-      changes: a site's name, with `*` for any part of it, -> value -> value of the same shape.
+      changes: Name of a site, with `*` for any part, -> function from value to value.
     Raises:
-      InvalidInput: a value is no function; or, at the end, no site of such a name was met.
+      InvalidInput: A value is no function; or no site with such a name was met.
     """
     for pattern, change in changes.items():
         if not callable(change):

@@ -84,8 +84,8 @@ OTHER_NAMES: dict[str, str] = {
 def suggest(wrong: Any, candidates: Iterable[str]) -> str:
     """Returns '; did you mean X?' for the nearest candidate, or nothing.
 
-    Keys are compared whole and by their last part, so the right name in the wrong section is found;
-    so is what an option or a value is called elsewhere, and a name in other letter case.
+    Keys are compared whole and by their last part, so a right name in a wrong section is found,
+    as are other tools' names for an option or value, and names in another letter case.
     """
     candidates, wrong = list(candidates), str(wrong)
     tail = wrong.rsplit(".", 1)[-1]
@@ -101,14 +101,14 @@ def suggest(wrong: Any, candidates: Iterable[str]) -> str:
 
 
 def _longer(wrong: str, candidates: list[str]) -> list[str]:
-    """The only option of the same section whose name begins so: dropout of dropout_rate."""
+    """Returns the only option of the same section with this beginning: dropout for dropout_rate."""
     begun = [name for name in candidates if name.startswith(wrong) and "." in wrong]
     of_section = [name for name in begun if name.rpartition(".")[0] == wrong.rpartition(".")[0]]
     return of_section if len(of_section) == 1 else []
 
 
 def _called_otherwise(name: str, candidates: list[str]) -> list[str]:
-    """The candidate that is called so elsewhere: a value, or a key with its value."""
+    """Returns the candidate that has this name elsewhere: a value, or a key with its value."""
     key, equals, value = OTHER_NAMES.get(name, "").partition("=")
     spellings = [f"{c}{equals}{value}" for c in candidates if c in (key, f"--config.{key}")]
     return spellings or [c for c in candidates if value and c == value]

@@ -245,9 +245,9 @@ def check_solution(path: str | Path) -> list[Finding]:
     """Runs a file's functions `attention` and `multi_head_attention`, whichever it has.
 
     Args:
-      path: of a Python file. It is executed: it is the user's own.
+      path: Of a Python file. It is executed: it is the user's own.
     Raises:
-      InvalidInput: there is no such file, it cannot be imported, or it has none of them.
+      InvalidInput: There is no such file, it cannot be imported, or it has none of them.
     """
     module = _load(Path(path))
     findings = []

@@ -10,7 +10,7 @@ class Mine(AttentionVariant):
     """The softmax of scores whose scale is learned for each head; say here what yours computes.
 
     Attributes:
-      initial: the scale at the start, times the usual one; an option of the config.
+      initial: The scale at the start, times the usual one; an option of the config.
     """
 
     initial: Positive = 1.0

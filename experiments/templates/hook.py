@@ -9,8 +9,8 @@ def mine(run, batch):
     """The largest value of the stream behind the last block, over a batch.
 
     Args:
-      run: the model as it is; transformer_jax/training/hooks.py has other arguments.
-      batch: that of the update that follows.
+      run: The model as it is; transformer_jax/training/hooks.py has other arguments.
+      batch: That of the update that follows.
     """
     values = capture(run.model, run.params, batch["inputs"], "*block_*.residual")
     name, stream = list(values.items())[-1]

@@ -16,11 +16,11 @@ class Mine(nn.Module):
     """A mean of what came before that forgets at a learned rate, each feature at its own.
 
     Attributes:
-      use_bias: whether the maps have a bias; every mixer is made with this and the next three.
-      kernel_init: initial values of the kernel that reads.
-      out_init: initial values of the kernel that writes.
-      dtype: dtype of the maps.
-      initial: share that is kept from token to token, at the start; an option of the config.
+      use_bias: Whether the maps have a bias; every mixer is made with this and the next three.
+      kernel_init: Initial values of the kernel that reads.
+      out_init: Initial values of the kernel that writes.
+      dtype: Dtype of the maps.
+      initial: Share that is kept from token to token, at the start; an option of the config.
     """
 
     use_bias: bool = True

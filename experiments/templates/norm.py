@@ -10,8 +10,8 @@ class Mine(nn.Module):
     """x / mean |x| * scale.
 
     Attributes:
-      use_bias: whether the model has biases; every norm is made with it.
-      floor: added to the mean; an option of the config.
+      use_bias: Whether the model has biases; every norm is made with it.
+      floor: Added to the mean; an option of the config.
     """
 
     use_bias: bool = False

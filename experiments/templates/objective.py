@@ -13,7 +13,7 @@ class Mine:
     """Cross-entropy, and a fine on large logits: the z-loss of PaLM.
 
     Attributes:
-      coefficient: of the square of log Z, the logarithm of the softmax's denominator.
+      coefficient: Of the square of log Z, the logarithm of the softmax's denominator.
     """
 
     coefficient: NonNegative = 1e-4

@@ -11,7 +11,7 @@ class Mine(nn.Module):
     """Takes a learned number times the distance off the scores, for each head.
 
     Attributes:
-      initial: that number at the start; an option of the config.
+      initial: That number at the start; an option of the config.
     """
 
     initial: Positive = 0.1

@@ -16,9 +16,9 @@ class Mine(Task):
     """Sorting: read some numbers, write them in ascending order.
 
     Attributes:
-      length: tokens of an example; this and batch_size are the options of that name.
-      batch_size: examples in a training batch.
-      symbols: different numbers; an option of my own, `data.symbols`.
+      length: Tokens of an example; this and batch_size are the options of that name.
+      batch_size: Examples in a training batch.
+      symbols: Different numbers; an option of my own, `data.symbols`.
     """
 
     length: int

@@ -35,8 +35,8 @@ class Baselines(NamedTuple):
     """Scores of the simple methods.
 
     Attributes:
-      scores: method -> split -> loss in nats or accuracy or both.
-      gate: the method that a base has to beat unless a study says another; None: none is known.
+      scores: Method -> split -> loss in nats or accuracy or both.
+      gate: The method that a base has to beat unless a study says another; None: none is known.
     """
 
     scores: dict[str, Scores]
@@ -47,8 +47,8 @@ def baselines_of(task: Task, steps: int) -> Baselines:
     """Trains and scores every simple method that a task allows.
 
     Args:
-      task: whose batches tell what is asked: a class for each example, or a token at each place.
-      steps: training batches that are read of a task whose training split cannot be listed.
+      task: Whose batches tell what is asked: a class for each example, or a token at each place.
+      steps: Training batches that are read of a task whose training split cannot be listed.
     Returns:
       The scores; of a task with other inputs or targets, none.
     """

@@ -22,12 +22,12 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
     last letter of those in Greek capitals.
 
     Args:
-      tokenizer: a row of TOKENIZERS, or one that came from a file of theirs.
-      template: what stands around a text: "{begin} $A {end}". Tokens that are named so, and those
+      tokenizer: A row of TOKENIZERS, or one that came from a file of theirs.
+      template: What stands around a text: "{begin} $A {end}". Tokens that are named so, and those
         for padding and hidden places, are added where the tokenizer lacks them. None: what a file
         of theirs says.
     Raises:
-      InvalidInput: a class of the user's own.
+      InvalidInput: A class of the user's own.
     """
     if not isinstance(tokenizer, tuple(_MAKERS)):
         kind = type(tokenizer)

@@ -14,13 +14,13 @@ class _Order:
     """Counts of the n-grams of one length; a context is known by a number, below C.
 
     Attributes:
-      contexts: codes of the contexts, ascending, [C]: first token and number of the rest.
-      grams: codes of the n-grams, ascending: number of the context and last token.
-      counts: of each n-gram; of shorter ones than the longest, in how many ways they are continued
+      contexts: Codes of the contexts, ascending, [C]: first token and number of the rest.
+      grams: Codes of the n-grams, ascending: number of the context and last token.
+      counts: Of each n-gram; of shorter ones than the longest, in how many ways they are continued
         to the left.
-      totals: sum of the counts after each context, [C].
-      kinds: different tokens after each context, [C].
-      discount: what is taken off each count.
+      totals: Sum of the counts after each context, [C].
+      kinds: Different tokens after each context, [C].
+      discount: What is taken off each count.
     """
 
     contexts: np.ndarray
@@ -41,8 +41,8 @@ class NGrams:
     1994), n1 and n2 being how many n-grams were counted once and twice; 1/2 where none was once.
 
     Attributes:
-      vocab_size: tokens, V.
-      orders: of one token, two tokens, ...
+      vocab_size: Tokens, V.
+      orders: Of one token, two tokens, ...
     """
 
     vocab_size: int

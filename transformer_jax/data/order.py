@@ -14,10 +14,10 @@ class Part(NamedTuple):
     """A part of a training split from which a stated share of the examples comes.
 
     Attributes:
-      name: where it comes from.
-      share: of the examples, to three digits.
-      begin: its first token.
-      count: its tokens.
+      name: Where it comes from.
+      share: Of the examples, to three digits.
+      begin: Its first token.
+      count: Its tokens.
     """
 
     name: str
@@ -36,10 +36,10 @@ def example_order(
     batch may hold the end of one epoch and the start of the next.
 
     Args:
-      seed: of the data order.
-      step: optimizer updates so far.
-      batch_size: examples in the batch, B.
-      num_examples: examples in an epoch.
+      seed: Of the data order.
+      step: Optimizer updates so far.
+      batch_size: Examples in the batch, B.
+      num_examples: Examples in an epoch.
     Returns:
       examples [B] int64 and the epoch of each [B] int64.
     """
@@ -70,9 +70,9 @@ def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
     """Returns the random numbers that belong to one step of one run, for one purpose.
 
     Args:
-      seed: of the data order.
-      step: optimizer updates so far.
-      purpose: a word; two purposes draw independently.
+      seed: Of the data order.
+      step: Optimizer updates so far.
+      purpose: A word; two purposes draw independently.
     """
     return np.random.default_rng(np.random.SeedSequence((seed, step, *purpose.encode())))
 
@@ -87,11 +87,11 @@ def window_starts(
     time, and windows begin at other places.
 
     Args:
-      seed: of the data order.
-      step: optimizer updates so far.
-      batch_size: windows in the batch, B.
-      num_places: tokens that a window may cover.
-      length: tokens in a window.
+      seed: Of the data order.
+      step: Optimizer updates so far.
+      batch_size: Windows in the batch, B.
+      num_places: Tokens that a window may cover.
+      length: Tokens in a window.
     Returns:
       [B] int64.
     """

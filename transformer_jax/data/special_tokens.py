@@ -10,11 +10,11 @@ class Specials(NamedTuple):
     """The numbers of tokens that are no text.
 
     Attributes:
-      padding: fills a row; no model sees it.
-      begin: stands before a text; BERT's class token.
-      end: stands after a text; BERT's separator.
-      mask: stands for a hidden token.
-      vocab_size: of text and special tokens together.
+      padding: Fills a row; no model sees it.
+      begin: Stands before a text; BERT's class token.
+      end: Stands after a text; BERT's separator.
+      mask: Stands for a hidden token.
+      vocab_size: Of text and special tokens together.
     """
 
     padding: int

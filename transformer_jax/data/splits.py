@@ -16,9 +16,9 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
     examples that are added later move no other example to another split.
 
     Args:
-      keys: of each example.
-      shares: of the examples in train, validation and test; they sum to 1.
-      seed: another seed, another split.
+      keys: Of each example.
+      shares: Of the examples in train, validation and test; they sum to 1.
+      seed: Another seed, another split.
     Returns:
       split -> ascending indices; a share holds up to chance.
     """

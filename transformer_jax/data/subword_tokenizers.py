@@ -61,7 +61,7 @@ def tokenizers_library() -> Any:
     """Returns the package tokenizers.
 
     Raises:
-      InvalidInput: it is not installed.
+      InvalidInput: It is not installed.
     """
     try:
         import tokenizers
@@ -169,7 +169,7 @@ class HuggingFaceTokenizer:
         """Returns the tokens, [N] int32, without special ones.
 
         Raises:
-          InvalidInput: a character is in no token; the text names it and its place.
+          InvalidInput: A character is in no token; the text names it and its place.
         """
         refuse_surrogates(text)
         try:

@@ -109,7 +109,7 @@ class CharTokenizer:
         """Returns one token a character, [N] int32.
 
         Raises:
-          InvalidInput: a character is not in the vocabulary; the text names it and its place.
+          InvalidInput: A character is not in the vocabulary; the text names it and its place.
         """
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         ordered = self._symbols[self._order]
@@ -134,7 +134,7 @@ def refuse_surrogates(text: str) -> bytes:
     """Returns a text as UTF-8.
 
     Raises:
-      InvalidInput: it has half of a surrogate pair, which UTF-8 cannot write.
+      InvalidInput: It has half of a surrogate pair, which UTF-8 cannot write.
     """
     try:
         return text.encode("utf-8")
@@ -165,13 +165,13 @@ def make_tokenizer(
     """Returns the tokenizer that a config names.
 
     Args:
-      choice: a name in TOKENIZERS, which is then trained, or a class of your own; the path of a
+      choice: A name in TOKENIZERS, which is then trained, or a class of your own; the path of a
         tokenizer.json (a run's, or Hugging Face's) or of its folder; or a tokenizer.
-      texts: gives the text to train on, that of the training split.
-      vocab_size: tokens that a trained one shall have at most.
-      whole: gives all text, where that is more: a tokenizer of characters has to know them all.
+      texts: Gives the text to train on, that of the training split.
+      vocab_size: Tokens that a trained one shall have at most.
+      whole: Gives all text, where that is more: a tokenizer of characters has to know them all.
     Raises:
-      InvalidInput: no such name or file.
+      InvalidInput: No such name or file.
     """
     if isinstance(choice, type):
         return choice.train(texts(), vocab_size)  # ty: ignore[missing-attribute]
@@ -209,10 +209,10 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     """Reads a file that holds what tokenizer_text gave, or a Hugging Face tokenizer.json.
 
     Args:
-      path: of the file.
-      own: the class of the user's own that the tokenizer is of.
+      path: Of the file.
+      own: The class of the user's own that the tokenizer is of.
     Raises:
-      InvalidInput: the file is missing, damaged or holds no tokenizer that is known.
+      InvalidInput: The file is missing, damaged or holds no tokenizer that is known.
     """
     try:
         state = json.loads(path.read_text(encoding="utf-8"))

@@ -52,16 +52,16 @@ class Architecture(NamedTuple):
     """One of their classes.
 
     Attributes:
-      make: their settings -> our model.
-      describe: our model -> their settings.
-      entries: our model -> all arrays.
-      model: our class.
-      prefix: what their names of the body begin with, in a model with a head.
-      heads: what the names outside the body begin with.
-      required: values of their settings that our model has built in, where they are given.
-      not_read: names that our model has no use for; * stands for any part.
-      tied: copy -> name of the array that it has to equal.
-      renames: parts of names as their objects have them -> as their files have them.
+      make: Their settings -> our model.
+      describe: Our model -> their settings.
+      entries: Our model -> all arrays.
+      model: Our class.
+      prefix: What their names of the body begin with, in a model with a head.
+      heads: What the names outside the body begin with.
+      required: Values of their settings that our model has built in, where they are given.
+      not_read: Names that our model has no use for; * stands for any part.
+      tied: Copy -> name of the array that it has to equal.
+      renames: Parts of names as their objects have them -> as their files have them.
     """
 
     make: Callable[[Settings], Any]
@@ -90,7 +90,7 @@ def with_sizes(model: Any) -> Any:
     """Returns a model of theirs, if its sizes are sizes; Linen's fields take anything.
 
     Raises:
-      ValueError: one of them is none.
+      ValueError: One of them is none.
     """
     described = Described(model)
     for name in _SIZES:
@@ -153,7 +153,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
 
     Args:
       settings: theirs.
-      partial: whether their model may turn a share of the features; others do not read it.
+      partial: Whether their model may turn a share of the features; others do not read it.
     """
     theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
     fraction = settings.get("rotary_pct", 0.25 if partial else 1.0)  # GPT-NeoX's default

@@ -52,8 +52,8 @@ class Pretrained(NamedTuple):
     """A model of ours with weights of theirs.
 
     Attributes:
-      model: a Linen module.
-      params: its parameters, float32 (float64 where theirs are and jax has it enabled).
+      model: A Linen module.
+      params: Its parameters, float32 (float64 where theirs are and jax has it enabled).
     """
 
     model: Any
@@ -64,8 +64,8 @@ class Exported(NamedTuple):
     """Weights of ours in their names.
 
     Attributes:
-      config: what their config.json holds.
-      state: name -> array.
+      config: What their config.json holds.
+      state: Name -> array.
     """
 
     config: dict[str, Any]
@@ -76,7 +76,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
     """Brings weights of Hugging Face's transformers here.
 
     Args:
-      model_or_path: a folder with config.json and model.safetensors (whole or in parts), a model
+      model_or_path: A folder with config.json and model.safetensors (whole or in parts), a model
         object of transformers, or a repository of the hub, OWNER/NAME (needs the package
         huggingface_hub and the network).
     Returns:
@@ -87,7 +87,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
       T5ForConditionalGeneration an EncoderDecoder. Bodies without a head give hidden vectors; a
       BertModel's pooler is not read.
     Raises:
-      InvalidInput: another architecture, an option that our models lack, or arrays that are
+      InvalidInput: Another architecture, an option that our models lack, or arrays that are
         missing, unknown or of another shape; the text lists them.
     """
     if hasattr(model_or_path, "state_dict"):
@@ -103,10 +103,10 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     """Returns the architecture that a config.json names, and our model for it, without weights.
 
     Args:
-      settings: what config.json holds.
-      origin: where it came from, for messages.
+      settings: What config.json holds.
+      origin: Where it came from, for messages.
     Raises:
-      InvalidInput: another architecture, or an option that our models lack.
+      InvalidInput: Another architecture, or an option that our models lack.
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
@@ -137,15 +137,15 @@ def to_huggingface(
     that fits.
 
     Args:
-      model: a Decoder, Encoder, VisionTransformer or EncoderDecoder whose fields one of their
+      model: A Decoder, Encoder, VisionTransformer or EncoderDecoder whose fields one of their
         architectures can have.
-      params: its parameters.
-      folder: if given, config.json and model.safetensors are written into it, which
+      params: Its parameters.
+      folder: If given, config.json and model.safetensors are written into it, which
         `transformers.AutoModel...from_pretrained(folder)` reads.
-      architecture: a name in ARCHITECTURES; the one that has the model's head if not given.
-      settings: further entries of config.json, and other values: eos_token_id, say.
+      architecture: A name in ARCHITECTURES; the one that has the model's head if not given.
+      settings: Further entries of config.json, and other values: eos_token_id, say.
     Raises:
-      InvalidInput: no architecture of theirs computes what this model does; the text says which
+      InvalidInput: No architecture of theirs computes what this model does; the text says which
         fields they have otherwise. Or the folder holds other weights.
     """
     name, row, model, biases = _architecture_of(model, architecture)
@@ -278,7 +278,7 @@ def _architecture_of(
       Its name and row; the model, with biases or types of text where only such a one has a row; and
       these, zeros by path.
     Raises:
-      InvalidInput: there is none.
+      InvalidInput: There is none.
     """
     if architecture is not None and architecture not in ARCHITECTURES:
         raise InvalidInput(f"architecture={architecture}: expected one of {list(ARCHITECTURES)}")

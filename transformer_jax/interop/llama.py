@@ -93,7 +93,7 @@ def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
 
     Args:
       model: ours.
-      norms: scales inside a block, our path -> their name.
+      norms: Scales inside a block, our path -> their name.
     """
     entries = embedding("token_embedding", "embed_tokens.weight")
     for layer in range(model.depth):

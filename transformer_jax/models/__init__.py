@@ -1,4 +1,4 @@
-"""Whole models: what the parts add up to. MODELS names them for configs."""
+"""Whole models. MODELS names them for configs."""
 
 from typing import Any
 

@@ -11,16 +11,16 @@ from transformer_jax.sites import site
 
 
 class Decoder(Transformer):
-    """A decoder-only language model: GPT-2's shape unless told otherwise.
+    """A decoder-only language model, by default with GPT-2's architecture.
 
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3.
 
     Attributes:
-      options: what the stack is made of, see Transformer.
-      vocab_size: tokens, V.
-      max_length: longest input, L; a longer one is refused.
-      tie_embeddings: whether the output layer is the token embedding; of recurrent decoders too.
-      scale_embeddings: whether embeddings are multiplied by sqrt(width), as in Gemma.
+      options: Options of the stack, see Transformer.
+      vocab_size: Tokens, V.
+      max_length: Longest input, L; a longer one is refused.
+      tie_embeddings: Whether the output layer is the token embedding.
+      scale_embeddings: Whether embeddings are multiplied by sqrt(width), as in Gemma.
     """
 
     vocab_size: int
@@ -29,7 +29,7 @@ class Decoder(Transformer):
     scale_embeddings: Switch = False
 
     def setup(self) -> None:
-        """Makes embedding, stack and output layer."""
+        """Creates embedding, stack and output layer."""
         self.token_embedding = self.make_embedding(self.vocab_size)
         self.stack = Stack(self.options, causal=True, max_length=self.max_length)
         nn.share_scope(self, self.stack)  # blocks are parameters of the decoder itself
@@ -51,13 +51,13 @@ class Decoder(Transformer):
           tokens: [..., L] int.
           segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
             not see each other.
-          positions: [..., L] int, each token's position in its document; 0 .. L-1 if not given.
-          train: whether dropout is on; then apply needs rngs={'dropout': key}.
-          return_hidden: whether to return what `project` reads in place of the logits.
+          positions: [..., L] int, each token's position in its document; 0 .. L-1 if None.
+          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
-          [..., L, V] float32 or wider; hidden vectors [..., L, D] if they are asked for.
+          [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
-          ValueError: the input is longer than max_length, or a shape or a name is wrong.
+          ValueError: The input is longer than max_length, or a shape or a name is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
         embedded_LD = self.token_embedding(tokens)
@@ -73,5 +73,5 @@ class Decoder(Transformer):
         return site(self, "logits", logits_V)
 
     def example_inputs(self) -> dict[str, Array]:
-        """Returns inputs that parameters can be drawn for."""
+        """Returns dummy inputs for initialising the parameters."""
         return {"tokens": self.example_tokens(self.max_length)}

@@ -14,14 +14,14 @@ _HOW = ("interpret", "computed", "block", "chunk")
 
 
 class Described:
-    """A model whose options are attributes of it, as `norm_epsilon` is."""
+    """A model whose options are its attributes, e.g. `norm_epsilon`."""
 
     def __init__(self, model: Any, options: ModelOptions | None = None) -> None:
-        """Takes a model, and the options of one of its types of layers, if it is about that."""
+        """Takes a model, and the options of one of its layer types, if it is about that type."""
         self.model, self.options = model, model.options if options is None else options
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an option of the model, or another attribute of it."""
+        """Returns an option of the model, or another attribute."""
         if name == "norm_epsilon":
             return options_in_effect(self.options, "norm").get("epsilon", 1e-5)
         if name in ModelOptions.__dataclass_fields__:
@@ -36,15 +36,15 @@ class Described:
 
 
 def attention_in_effect(options: ModelOptions) -> Any:
-    """Returns a model's variant of attention, or the one whose numbers it computes."""
+    """Returns a model's variant of attention, or an equivalent one."""
     chosen = options.attention
     return "softmax" if chosen in _LIKE_SOFTMAX else chosen
 
 
 def options_in_effect(options: ModelOptions, family: str) -> dict[str, Any]:
-    """Returns the options of a model's variant with their defaults, without those of a start alone.
+    """Returns the options of a model's variant with their defaults, except those of initial values.
 
-    Two models that compute the same from the same parameters have the same.
+    Two models that compute the same from the same parameters have the same options.
     """
     chosen = variant(options, family)
     if chosen is None:

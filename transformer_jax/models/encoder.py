@@ -1,4 +1,4 @@
-"""The encoder: every place sees every other."""
+"""The encoder, in which every position attends to every other."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
@@ -17,21 +17,21 @@ from transformer_jax.sites import site
 
 
 class Encoder(Transformer, kw_only=True):
-    """A bidirectional encoder with a head: BERT's shape unless told otherwise.
+    """A bidirectional encoder with a head, by default with BERT's architecture.
 
     Devlin et al. 2019, arXiv:1810.04805, section 3. It reads tokens, or vectors through a linear
-    projection (time series, features); then `vocab_size` is None and `num_features` given. What it
-    gives is chosen by `num_classes`.
+    projection (time series, features); then `vocab_size` is None and `num_features` given. The
+    output depends on `num_classes`.
 
     Attributes:
-      options: what the stack is made of, see Transformer.
-      vocab_size: tokens, V; None if the inputs are vectors.
-      num_features: features of an input vector, F; None if the inputs are tokens.
-      max_length: longest input, L; a longer one is refused.
-      num_classes: None gives the logits of the token at each place (masked language modelling),
-        0 the hidden vectors, and C > 0 the logits of C classes of the whole.
-      num_types: kinds of text in one input, BERT's two sentences say; 0 has no embedding of them.
-      pooling: a name in POOLINGS. `class_token` takes the first token's vector through BERT's
+      options: Options of the stack, see Transformer.
+      vocab_size: Tokens, V; None if the inputs are vectors.
+      num_features: Features of an input vector, F; None if the inputs are tokens.
+      max_length: Longest input, L; a longer one is refused.
+      num_classes: None for logits of the token at each position (masked language modelling),
+        0 for hidden vectors, C > 0 for logits of C classes of the whole input.
+      num_types: Number of text types in one input, e.g. BERT's two sentences, or 0.
+      pooling: A name in POOLINGS. `class_token` takes the first token's vector through BERT's
         tanh layer, and puts a learned vector in front of inputs that are vectors; `mean` and
         `max` are over all tokens.
     """
@@ -45,7 +45,7 @@ class Encoder(Transformer, kw_only=True):
     usual: ClassVar[Mapping[str, Any]] = FrozenOptions(embedding_norm=True, wiring="post")
 
     def setup(self) -> None:
-        """Makes what reads tokens, the stack, and what gives logits."""
+        """Creates the input layers, the stack and the output layers."""
         adds_token = self.vocab_size is None and pooling_of(self.pooling).adds_token
         self.stack = Stack(self.options, causal=False, max_length=self.max_length + adds_token)
         nn.share_scope(self, self.stack)  # blocks are parameters of the encoder itself
@@ -74,21 +74,21 @@ class Encoder(Transformer, kw_only=True):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns what `num_classes` asks for.
+        """Returns logits or hidden vectors, depending on `num_classes`.
 
         Args:
           tokens: [..., L] int.
           vectors: [..., L, F] float, instead of tokens.
           segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
             not see each other.
-          types: [..., L] int, which kind of text a token belongs to; 0 if not given.
-          positions: [..., L] int; 0 .. L-1 if not given.
-          train: whether dropout is on; then apply needs rngs={'dropout': key}.
-          return_hidden: whether to return what `project` reads in place of the logits.
+          types: Type of the text that a token belongs to, [..., L] int; 0 if None.
+          positions: [..., L] int; 0 .. L-1 if None.
+          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
           Logits [..., L, V] or [..., C], or hidden vectors [..., L, D].
         Raises:
-          ValueError: the input is longer than max_length, or a shape or a name is wrong.
+          ValueError: The input is longer than max_length, or a shape or a name is wrong.
         """
         pooling = pooling_of(self.pooling)
         if self.vocab_size is not None:
@@ -123,10 +123,10 @@ class Encoder(Transformer, kw_only=True):
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
-        """Returns what `num_classes` asks for, of any part of `hidden`: [..., D] -> [..., V or C].
+        """Returns the logits of any part of `hidden`, see `num_classes`: [..., D] -> [..., V or C].
 
-        The logits of tokens are BERT's: a layer, an activation, a norm, then the tied embedding and
-        a bias.
+        The logits of tokens are computed as in BERT: a layer, an activation, a norm, then the tied
+        embedding and a bias.
         """
         if self.num_classes == 0:
             return hidden
@@ -145,7 +145,7 @@ class Encoder(Transformer, kw_only=True):
         positions: Array | None,
         pooling: Pooling,
     ) -> tuple[Array, Array | None, Array | None, Array | None]:
-        """Projects vectors to the width, with a class token in front if the pooling wants one."""
+        """Projects vectors to the width and prepends a class token if the pooling uses one."""
         if vectors is None or vectors.shape[-1] != self.num_features:
             got = "none" if vectors is None else vectors.shape
             raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
@@ -164,19 +164,19 @@ class Encoder(Transformer, kw_only=True):
         return embedded_LD, segments, types, positions
 
     def example_inputs(self) -> dict[str, Array]:
-        """Returns inputs that parameters can be drawn for."""
+        """Returns dummy inputs for initialising the parameters."""
         if self.vocab_size is not None:
             return {"tokens": self.example_tokens(self.max_length)}
         return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}
 
 
 def _with_first(array: Array, value: int) -> Array:
-    """[..., L] -> [..., L + 1], with a value in front."""
+    """[..., L] -> [..., L + 1], with a value prepended."""
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(1, 0)], constant_values=value)
 
 
 class OutputBias(nn.Module):
-    """A bias of the logits, starting at 0, for output layers that are tied to an embedding."""
+    """A bias of the logits, initially 0, for output layers that are tied to an embedding."""
 
     @nn.compact
     def __call__(self, logits: Array) -> Array:

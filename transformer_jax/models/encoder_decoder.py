@@ -16,24 +16,24 @@ from transformer_jax.sites import site
 
 
 class EncoderDecoder(Transformer):
-    """An encoder–decoder: the first transformer's shape unless told otherwise.
+    """An encoder–decoder, by default with the original transformer's architecture.
 
     Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary, and
     each side has `depth` blocks.
 
     Attributes:
-      options: what the stacks are made of, see Transformer.
-      vocab_size: tokens, V.
-      max_length: longest source and longest target, L.
-      share_embeddings: whether source, target and output layer use one embedding (section 3.4);
+      options: Options of the stacks, see Transformer.
+      vocab_size: Tokens, V.
+      max_length: Longest source and longest target, L.
+      share_embeddings: Whether source, target and output layer use one embedding (section 3.4);
         if not, each has its own.
-      tie_output: whether the output layer is among those that share, if they do; T5 1.1's is not.
-      scale_embeddings: whether embeddings are multiplied by sqrt(width) (section 3.4).
-      scale_logits: whether logits are divided by sqrt(width), as T5's are, whose output layer is an
-        embedding that is not scaled (Raffel et al. 2020, arXiv:1910.10683; their code).
-      output_bias: whether the logits have a bias, as in Marian and BART.
-      cross_attention: whether the decoder looks at the source; without it, it writes blindly, and
-        what it is for can be seen.
+      tie_output: Whether the output layer shares it too, if they share one; T5 1.1's does not.
+      scale_embeddings: Whether embeddings are multiplied by sqrt(width) (section 3.4).
+      scale_logits: Whether logits are divided by sqrt(width), as T5's are, whose output layer is an
+        unscaled embedding (Raffel et al. 2020, arXiv:1910.10683; their code).
+      output_bias: Whether the logits have a bias, as in Marian and BART.
+      cross_attention: Whether the decoder attends to the source; without it the decoder shows what
+        cross-attention is for.
     """
 
     vocab_size: int
@@ -54,7 +54,7 @@ class EncoderDecoder(Transformer):
     )
 
     def setup(self) -> None:
-        """Makes the two stacks and the embeddings."""
+        """Creates the two stacks and the embeddings."""
         options, length = self.options, self.max_length
         self.encoder = Stack(options, causal=False, max_length=length, side="encoder")
         self.decoder = Stack(options, causal=True, max_length=length, side="decoder")
@@ -76,19 +76,19 @@ class EncoderDecoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of each next target token, all places at once.
+        """Returns the next-token logits at every target position.
 
         Args:
           source: [..., M] int.
-          tokens: [..., L] int, the target so far: what stands before each token to predict.
+          tokens: [..., L] int, the target shifted right.
           source_segments: [..., M] int, 0 = padding.
           segments: [..., L] int, 0 = padding.
-          train: whether dropout is on; then apply needs rngs={'dropout': key}.
-          return_hidden: whether to return what `project` reads in place of the logits.
+          train: Whether dropout is on; then apply needs rngs={'dropout': key}.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
-          [..., L, V] float32 or wider.
+          [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
-          ValueError: an input is longer than max_length, or a shape or a name is wrong.
+          ValueError: An input is longer than max_length, or a shape or a name is wrong.
         """
         memory = self.encode(source, source_segments=source_segments, train=train)
         return self.decode(
@@ -98,15 +98,15 @@ class EncoderDecoder(Transformer):
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
     ) -> tuple[Array, Array | None]:
-        """Reads the source.
+        """Encodes the source.
 
         Args:
           source: [..., M] int.
           source_segments: [..., M] int, 0 = padding.
-          train: whether dropout is on.
+          train: Whether dropout is on.
         Returns:
-          What `decode` looks at: hidden vectors [..., M, D], and where they may be looked at,
-          [..., 1, M] bool or None.
+          The memory [..., M, D] for `decode`, and its mask [..., 1, M] bool, True = may attend, or
+          None.
         """
         check_tokens(self.max_length, source, source_segments=source_segments)
         memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
@@ -124,14 +124,14 @@ class EncoderDecoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of each next target token after an encoded source.
+        """Returns the next-token logits at every target position, for an encoded source.
 
         Args:
           tokens: [..., L] int.
-          memory: from `encode`.
+          memory: Result of `encode`.
           segments: [..., L] int, 0 = padding.
-          train: whether dropout is on.
-          return_hidden: as above.
+          train: Whether dropout is on.
+          return_hidden: As above.
         Returns:
           [..., L, V].
         """
@@ -158,6 +158,6 @@ class EncoderDecoder(Transformer):
         return embedded * self.options.width**0.5 if self.scale_embeddings else embedded
 
     def example_inputs(self) -> dict[str, Array]:
-        """Returns inputs that parameters can be drawn for."""
+        """Returns dummy inputs for initialising the parameters."""
         tokens = self.example_tokens(self.max_length)
         return {"source": tokens, "tokens": tokens}

@@ -1,4 +1,4 @@
-"""Two layouts of parameters: each block by itself, and stacks of blocks as a scan takes them."""
+"""Two layouts of parameters: separate blocks, and stacks of blocks for a scan."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 
 def stack_blocks(tree: Any, unit: int) -> Any:
-    """Returns parameters as a scan takes them: `blocks/block_0` with an axis in front.
+    """Returns parameters in the layout of a scan: `blocks/block_0` with a leading axis.
 
     Args:
-      tree: Parameters with `block_0`, `block_1`, ..., or what has dicts like theirs in it, such as
+      tree: Parameters with `block_0`, `block_1`, ..., or a tree that contains such dicts, e.g.
         the state of an optimizer.
-      unit: How many blocks are repeated; those of the last half unit are left alone.
+      unit: Number of blocks that repeat; an incomplete last unit stays separate.
     """
 
     def stacked(node: Any) -> Any:
@@ -33,7 +33,7 @@ def stack_blocks(tree: Any, unit: int) -> Any:
 
 
 def unstack_blocks(tree: Any) -> Any:
-    """Returns what stack_blocks gave with its blocks one by one; any other tree as it is."""
+    """Returns the result of stack_blocks with separate blocks; any other tree unchanged."""
 
     def unstacked(node: Any) -> Any:
         if not (isinstance(node, dict) and "blocks" in node):

@@ -9,10 +9,10 @@ from transformer_jax.linear import Initializer, Linear
 
 
 def grid_of(shape: tuple[int, ...], patch_size: int) -> tuple[int, int]:
-    """Returns rows and columns of the patches of images of shape (..., height, width, C).
+    """Returns the rows and columns of patches of images of shape (..., height, width, C).
 
     Raises:
-      ValueError: the patch size does not divide the image.
+      ValueError: The patch size does not divide the image.
     """
     height, width = shape[-3:-1]
     if height % patch_size or width % patch_size:
@@ -25,11 +25,11 @@ def patches_of(images: Array, patch_size: int) -> Array:
 
     Args:
       images: [..., height, width, C].
-      patch_size: pixels along each side, a divisor of height and width.
+      patch_size: Pixels along each side, a divisor of height and width.
     Returns:
       [..., P, patch_size * patch_size * C].
     Raises:
-      ValueError: the patch size does not divide the image.
+      ValueError: The patch size does not divide the image.
     """
     *leading, _, _, channels = images.shape
     rows, columns = grid_of(images.shape, patch_size)
@@ -42,10 +42,10 @@ class PatchEmbedding(nn.Module):
     """One linear map of each patch's pixels (Dosovitskiy et al. 2021, section 3.1).
 
     Attributes:
-      patch_size: pixels along each side of a patch.
-      width: model width, D.
-      kernel_init: initial values.
-      dtype: dtype of the computation.
+      patch_size: Pixels along each side of a patch.
+      width: Model width, D.
+      kernel_init: Initial values.
+      dtype: Dtype of the computation.
     """
 
     patch_size: int

@@ -1,4 +1,4 @@
-"""Recurrent baselines: the same jobs without attention, through flax's cells."""
+"""Recurrent baselines for the same tasks without attention, with flax's cells."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Self
@@ -24,15 +24,15 @@ class RecurrentDecoder(nn.Module):
     Mikolov et al. 2010; Zaremba et al. 2014, arXiv:1409.2329 (dropout between layers only).
 
     Attributes:
-      vocab_size: tokens, V.
-      max_length: longest input, L.
-      width: features of embedding and state, D.
-      recurrent_depth: number of layers.
-      cell: a name in CELLS.
-      tie_embeddings: whether the output layer is the token embedding.
-      dropout_rate: share dropped in training after the embedding and after each layer.
-      init_std: deviation of the initial embedding; cells start as flax's do.
-      dtype: dtype of the computation; None takes the parameters'.
+      vocab_size: Tokens, V.
+      max_length: Longest input, L.
+      width: Features of embedding and state, D.
+      recurrent_depth: Number of layers.
+      cell: A name in CELLS.
+      tie_embeddings: Whether the output layer is the token embedding.
+      dropout_rate: Dropout rate in training after the embedding and after each layer.
+      init_std: Standard deviation of the initial embedding; cells start as flax's do.
+      dtype: Computation dtype; the parameters' if None.
     """
 
     vocab_size: int
@@ -46,7 +46,7 @@ class RecurrentDecoder(nn.Module):
     dtype: DTypeLike | None = None
 
     def setup(self) -> None:
-        """Makes what reads tokens and what gives logits."""
+        """Creates the input and output layers."""
         init = nn.initializers.normal(self.init_std)
         self.token_embedding = TokenEmbedding(self.vocab_size, self.width, init, self.dtype)
         if not self.tie_embeddings:
@@ -67,14 +67,14 @@ class RecurrentDecoder(nn.Module):
         Args:
           tokens: [..., L] int.
           segments: [..., L] int, document numbers of a packed input, 0 = padding; the state
-            starts anew where a document begins.
-          positions: not needed: order is in the recurrence.
-          train: whether dropout is on; then apply needs rngs={'dropout': key}.
-          return_hidden: whether to return what `project` reads in place of the logits.
+            is reset where a document begins.
+          positions: Ignored, since the recurrence knows the order.
+          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
           [..., L, V] float32 or wider.
         Raises:
-          ValueError: the input is longer than max_length, or a shape is wrong.
+          ValueError: The input is longer than max_length, or a shape is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments)
         reads_on = uses_cache(self)
@@ -108,33 +108,33 @@ class RecurrentDecoder(nn.Module):
         return self.clone(**changes)
 
     def can_cache(self) -> bool:
-        """A state is right whatever follows; see Transformer."""
+        """A recurrent state stays valid when tokens follow; see Transformer."""
         return True
 
     def example_inputs(self) -> dict[str, Array]:
-        """Returns inputs that parameters can be drawn for."""
+        """Returns dummy inputs for initialising the parameters."""
         return {"tokens": jnp.zeros((1, 1), jnp.int32)}
 
 
 class RecurrentEncoder(nn.Module, kw_only=True):
-    """A recurrent classifier: layers of cells over the whole, a pooling, a linear head.
+    """A recurrent classifier: layers of cells over the whole input, a pooling, a linear head.
 
     Attributes:
-      vocab_size: tokens, V; None if the inputs are vectors.
-      num_features: features of an input vector, F; None if the inputs are tokens.
-      max_length: longest input, L.
+      vocab_size: Tokens, V; None if the inputs are vectors.
+      num_features: Features of an input vector, F; None if the inputs are tokens.
+      max_length: Longest input, L.
       num_classes: C.
-      num_types: kinds of text in one input, BERT's two sentences say; 0 has no embedding of them.
-      width: features of embedding and states, D.
-      recurrent_depth: number of layers.
-      cell: a name in CELLS.
-      bidirectional: whether each layer also reads from the end (Graves and Schmidhuber 2005).
-      pooling: a name in POOLINGS without a class token. Each direction is pooled in the order in
-        which it reads, so that `last` is its state when all is read; `max` is Conneau et al. 2017,
+      num_types: Number of text types in one input, e.g. BERT's two sentences, or 0.
+      width: Features of embedding and states, D.
+      recurrent_depth: Number of layers.
+      cell: A name in CELLS.
+      bidirectional: Whether each layer also reads from the end (Graves and Schmidhuber 2005).
+      pooling: A name in POOLINGS without a class token. Each direction is pooled in its reading
+        order, so that `last` is its final state; `max` is Conneau et al. 2017,
         arXiv:1705.02364.
-      dropout_rate: share dropped in training after the embedding and after each layer.
-      init_std: deviation of the initial embedding; cells start as flax's do.
-      dtype: dtype of the computation; None takes the parameters'.
+      dropout_rate: Dropout rate in training after the embedding and after each layer.
+      init_std: Standard deviation of the initial embedding; cells start as flax's do.
+      dtype: Computation dtype; the parameters' if None.
     """
 
     vocab_size: int | None = None
@@ -152,7 +152,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     dtype: DTypeLike | None = None
 
     def setup(self) -> None:
-        """Makes what gives logits."""
+        """Creates the output layer."""
         init = nn.initializers.normal(self.init_std)
         self.head = logits_layer(self.num_classes, True, init, self.dtype)
 
@@ -170,11 +170,11 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     ) -> Array:
         """Returns the logits of the classes, [..., C] float32 or wider; arguments as in Encoder.
 
-        Positions are not needed: order is in the recurrence. Of segments only 0, padding, counts:
-        the state runs on from document to document.
+        Positions are ignored, since the recurrence knows the order. Segments only mark padding (0);
+        the state is not reset between documents.
 
         Raises:
-          ValueError: the input is longer than max_length, or a shape or a name is wrong.
+          ValueError: The input is longer than max_length, or a shape or a name is wrong.
         """
         pooling = pooling_of(self.pooling)
         if pooling.adds_token:
@@ -206,7 +206,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of what is pooled: [..., D or 2 D] -> [..., C]."""
+        """Returns the logits of the pooled vector: [..., D or 2 D] -> [..., C]."""
         return site(self, "logits", self.head(hidden))
 
     def with_options(self, **changes: Any) -> Self:
@@ -237,7 +237,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         return embed(tokens) + of_type(types)
 
     def example_inputs(self) -> dict[str, Array]:
-        """Returns inputs that parameters can be drawn for."""
+        """Returns dummy inputs for initialising the parameters."""
         if self.vocab_size is not None:
             return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
         return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}

@@ -1,7 +1,7 @@
-"""The stack of blocks that every transformer here is made of: from options to modules.
+"""The stack of blocks of all transformers here: from options to modules.
 
-`block_specs` resolves the options of a model into one specification for each block; `Stack` sends a
-stream through the blocks. Names of variants become classes here and nowhere else.
+`block_specs` resolves the options of a model into one specification per block; `Stack` sends the
+residual stream through the blocks. Only here do names of variants become classes.
 """
 
 import dataclasses
@@ -67,10 +67,10 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
 
 
 def variant(options: ModelOptions, family: str) -> Any:
-    """Returns the variant that an option names; a class or function stands for itself.
+    """Returns the variant that an option names, or the given class or function.
 
     Raises:
-      ValueError: There is no such name; the text lists the names.
+      ValueError: There is no such name; the message lists the names.
     """
     choice, table = getattr(options, family), FAMILIES[family]
     if not isinstance(choice, str):
@@ -109,23 +109,23 @@ _SECTION = {"query_key_norm": "norm"}  # norms share their options
 
 
 def made(options: ModelOptions, family: str, **arguments: Any) -> Any:
-    """Returns the variant that an option names, made with its options and these arguments."""
+    """Returns an instance of the variant that an option names, with its options and arguments."""
     return variant(options, family)(**arguments, **own_options(options, family))
 
 
 def factory(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory:
-    """Returns what makes that variant, in whichever module it is called."""
+    """Returns a factory of that variant."""
     chosen = variant(options, family)
     return functools.partial(chosen, **arguments, **own_options(options, family))
 
 
 def scaling(options: ModelOptions) -> Standard:
-    """Returns the parametrisation: what is scaled by the width."""
+    """Returns the parametrisation, which scales with the width."""
     return made(options, "parametrisation")
 
 
 def initializers(options: ModelOptions, side: str = "") -> Initializers:
-    """Returns initial values by what a parameter is for."""
+    """Returns initial values by purpose."""
     return made(
         options,
         "initialisation",
@@ -147,7 +147,7 @@ def head_dim_of(options: ModelOptions) -> int:
 
 
 def scale_of(options: ModelOptions) -> float | None:
-    """Returns what multiplies the scores of attention; None: 1 / sqrt(K)."""
+    """Returns the factor of the attention scores, or None for 1 / sqrt(K)."""
     if options.attention_scale is not None:
         return options.attention_scale
     grows = options.head_dim is None
@@ -161,10 +161,10 @@ class BlockSpec(NamedTuple):
     """One block of a stack.
 
     Attributes:
-      letter: Of its type of layer; "" if all blocks are alike.
-      options: Of a model all of whose blocks are of this type.
-      owner: The block whose parameters it has: its own number, unless some are shared.
-      reads: Streams that are added to its input: 0 is what is embedded, n that behind block n - 1.
+      letter: Letter of its layer type; "" if all blocks are alike.
+      options: Options of a model in which all blocks have this type.
+      owner: Number of the block whose parameters it uses; its own unless shared.
+      reads: Streams added to its input: 0 is the embedding, n the output of block n - 1.
     """
 
     letter: str
@@ -175,11 +175,11 @@ class BlockSpec(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def block_specs(options: ModelOptions) -> tuple[BlockSpec, ...]:
-    """Returns every block of a stack.
+    """Returns the specification of every block of a stack.
 
     Raises:
-      ValueError: A type is not in the pattern, has a field that no type may have, blocks of two
-        types would share parameters, or a block would read a stream that is not before it.
+      ValueError: A type is not in the pattern or has a field that no type may have, blocks of two
+        types would share parameters, or a block would read a later stream.
     """
     pattern, depth = options.layers, options.depth
     if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
@@ -203,7 +203,7 @@ def block_specs(options: ModelOptions) -> tuple[BlockSpec, ...]:
 
 
 def options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
-    """Returns the options of a model all of whose blocks are of one type of layer."""
+    """Returns the options of a model in which all blocks have one layer type."""
     changes = options.layer_types.get(letter, {})
     if not changes:
         return options
@@ -249,10 +249,10 @@ def _check_types(pattern: str, types: Mapping[str, Any]) -> None:
 
 
 def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
-    """Returns what makes a block of a model all of whose blocks are alike: `make(name=...)`.
+    """Returns a factory of blocks, `make(name=...)`, for a model with equal blocks.
 
     Raises:
-      ValueError: Options that do not go together.
+      ValueError: Some options exclude each other.
     """
     init = initializers(options, side)
     common = {"use_bias": options.use_bias, "out_init": init.output, "dtype": options.dtype}
@@ -299,7 +299,7 @@ def _attention_variant(options: ModelOptions) -> ModuleFactory | None:
 
 
 def norm_factory(options: ModelOptions, family: str = "norm") -> ModuleFactory:
-    """Returns what makes a norm, of the stream or of queries and keys."""
+    """Returns a factory of the norms of the stream, or of queries and keys."""
     return factory(options, family, use_bias=options.use_bias)
 
 
@@ -312,20 +312,20 @@ def _feed_forward(options: ModelOptions, **common: Any) -> ModuleFactory | None:
 
 
 def rule_of(options: ModelOptions, causal: bool) -> Rule:
-    """Returns what self-attention may see in a model all of whose blocks are alike."""
+    """Returns the mask rule of self-attention in a model with equal blocks."""
     return self_attention_rule(variant(options, "mask"), own_options(options, "mask"), causal)
 
 
 def mask_of(
     options: ModelOptions, positions: Array, causal: bool, segments: Array | None
 ) -> Mask | None:
-    """Returns what self-attention may see, a rule and its places; None if nothing is hidden.
+    """Returns the mask of self-attention, a rule and its places, or None if nothing is hidden.
 
     Args:
-      options: Of a model all of whose blocks are alike.
+      options: Options of a model with equal blocks.
       positions: [..., L] int.
       causal: Whether no position may look ahead.
-      segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
+      segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
     """
     rule = rule_of(options, causal)
     if segments is None and type(rule) in (Full, Unmasked):
@@ -346,10 +346,10 @@ def is_causal(options: ModelOptions) -> bool:
 
 
 def can_cache(options: ModelOptions) -> bool:
-    """Returns whether what a position has computed surely stays right when tokens follow it.
+    """Returns whether values of a position surely stay valid when tokens follow.
 
-    Its mask hides them, and all variants are this package's: a user-defined feed-forward layer may
-    mix positions too, for which a cache keeps nothing.
+    Its mask must hide them, and all variants must be this package's: a user-defined feed-forward
+    layer may mix positions, for which there is no cache.
     """
     all_ours = all(
         getattr(spec.options, family) in table
@@ -363,12 +363,12 @@ def can_cache(options: ModelOptions) -> bool:
 
 
 class Stack(nn.Module):
-    """Positions, blocks, and the norm at the end.
+    """Positions, blocks, and the final norm.
 
     Attributes:
-      options: Of the model.
+      options: Options of the model.
       causal: Whether no position may look ahead.
-      max_length: Most places of an input.
+      max_length: Largest number of positions of an input.
       side: "encoder" or "decoder" in a model that has both.
       grid: Rows and columns of patches, if the input is an image.
     """
@@ -390,13 +390,13 @@ class Stack(nn.Module):
         memory_mask: Array | None = None,
         train: bool = False,
     ) -> Array:
-        """Adds positions to what is embedded and sends it through the blocks.
+        """Adds positions to the embedded input and applies the blocks.
 
         Args:
           embedded: [..., L, D].
-          positions: [..., L] int; None counts from 0, or on from what a cache holds.
-          segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
-          memory: [..., M, D], what cross-attention looks at, in blocks that then have one.
+          positions: [..., L] int; None counts from 0, or from the end of a cache.
+          segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
+          memory: Input of cross-attention, [..., M, D], for blocks that have it.
           memory_mask: [..., L, M] bool.
           train: Whether dropout is on.
 
@@ -404,8 +404,8 @@ class Stack(nn.Module):
           [..., L, D], normalised. With a KV cache: NaN once more tokens were read than it holds.
 
         Raises:
-          ValueError: A cache is used where a position sees what comes after it, or with more than
-            one text.
+          ValueError: A cache is used although positions look ahead, or with more than
+            one document.
         """
         options, length = self.options, embedded.shape[-2]
         specs = block_specs(options)
@@ -448,15 +448,15 @@ class Stack(nn.Module):
         contexts: Mapping[str, Context],
         policy: Policy | None,
     ) -> Array:
-        """Sends the stream through the blocks.
+        """Applies the blocks to the stream.
 
-        Blocks that share parameters have sites, dropout and a cache of their own.
+        Blocks that share parameters have their own sites, dropout and cache.
 
         Args:
-          specs: Of the blocks.
+          specs: Specifications of the blocks.
           hidden: [..., L, D].
-          contexts: Of each type of layer.
-          policy: What the backward pass keeps of a block; None keeps all.
+          contexts: Context of each layer type.
+          policy: Rematerialisation policy of the blocks; None keeps everything.
         """
         done, carry, streams = 0, Carry(), list[Array]()
         if "blocks" in self.variables.get("params", {}):
@@ -488,9 +488,9 @@ class Stack(nn.Module):
         contexts: Mapping[str, Context],
         policy: Policy | None,
     ) -> tuple[Array, Carry, int]:
-        """Sends the stream through the repeated units of the stack as one loop.
+        """Applies the repeated units of the stack in one loop.
 
-        Returns the stream, what its blocks hand on, and how many blocks there were.
+        Returns the stream, the carry, and the number of blocks.
         """
         unit = self.options.unit
         whole = len(specs) - len(specs) % unit
@@ -589,11 +589,11 @@ class Stack(nn.Module):
 
 
 class Unit(nn.Module):
-    """The blocks that a scan repeats.
+    """The blocks that repeat in a scan.
 
     Attributes:
-      makes: Makes of each block.
-      letters: Of their types of layers.
+      makes: Factory of each block.
+      letters: Letters of their layer types.
     """
 
     makes: tuple[ModuleFactory, ...]
@@ -603,7 +603,7 @@ class Unit(nn.Module):
     def __call__(
         self, stream: tuple[Array, Carry], numbers: Array, contexts: Mapping[str, Context]
     ) -> tuple[tuple[Array, Carry], None]:
-        """The stream [..., L, D] with what is handed on, and the numbers of the blocks."""
+        """Maps the stream [..., L, D], the carry, and the numbers of the blocks."""
         hidden, carry = stream
         for index, (make, letter) in enumerate(zip(self.makes, self.letters, strict=True)):
             context = dataclasses.replace(contexts[letter], layer=numbers[index])
@@ -614,7 +614,7 @@ class Unit(nn.Module):
 def _with_remat(
     make: ModuleFactory, policy: Policy | None, prevent_cse: bool = True
 ) -> ModuleFactory:
-    """Makes a block of which the backward pass keeps what the policy says."""
+    """Returns a factory of blocks whose backward pass keeps what the policy allows."""
     if policy is None:
         return make
     assert isinstance(make, functools.partial)
@@ -623,7 +623,7 @@ def _with_remat(
 
 
 def _with_params(make: ModuleFactory, params: Any) -> ModuleFactory:
-    """Makes a block that has the parameters of another one."""
+    """Returns a factory of blocks with the parameters of another block."""
     assert isinstance(make, functools.partial)
     block = nn.map_variables(make.func, "params", trans_in_fn=lambda _: {"params": params})
     return functools.partial(block, *make.args, **make.keywords)

@@ -18,10 +18,10 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
 
 
 class Transformer(nn.Module):
-    """A model with a stack of blocks; abstract.
+    """Abstract base class of models with a stack of blocks.
 
     Attributes:
-      options: What it is made of, the section `model` of a config; see config.ModelOptions.
+      options: Options of the stack, the section `model` of a config; see config.ModelOptions.
     """
 
     options: ModelOptions
@@ -31,7 +31,7 @@ class Transformer(nn.Module):
     def of(cls, **fields: Any) -> Self:
         """Makes a model from options and fields by name: `Decoder.of(vocab_size=65, width=128)`.
 
-        A variant is named, or given as a class or a partial of one: position="rotary",
+        A variant is given by name, or as a class or a partial of one: position="rotary",
         position=RotaryPositions, or position=partial(RotaryPositions, fraction=0.5).
         """
         options = {**cls.usual, **{k: v for k, v in fields.items() if k in OPTIONS}}
@@ -45,7 +45,7 @@ class Transformer(nn.Module):
         return cls(options=ModelOptions.of(**options), **own)
 
     def with_options(self, **changes: Any) -> Self:
-        """Returns the model with other options, or other fields of its own."""
+        """Returns the model with other options or fields."""
         fields = {name: getattr(self.options, name) for name in OPTIONS}
         of_stack = {name: value for name, value in changes.items() if name in OPTIONS}
         own = {name: value for name, value in changes.items() if name not in OPTIONS}
@@ -55,22 +55,22 @@ class Transformer(nn.Module):
 
     @property
     def embedding_init(self) -> Initializer:
-        """Initial values of embeddings and of kernels outside the blocks."""
+        """Returns the initial values of embeddings and of kernels outside the blocks."""
         return initializers(self.options).embedding
 
     def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
-        """Makes a token embedding of this width."""
+        """Returns a token embedding of this width."""
         options = self.options
         return TokenEmbedding(
             vocab_size, options.width, self.embedding_init, options.dtype, name=name
         )
 
     def make_output(self, features: int, use_bias: bool) -> Linear:
-        """Makes the map to logits, whose sums are float32 or wider whatever the dtype."""
+        """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
         return logits_layer(features, use_bias, self.embedding_init, self.options.dtype)
 
     def scale_for_logits(self, hidden: Array) -> Array:
-        """Multiplies by the parametrisation's gain what the output layer reads, [..., D]."""
+        """Scales the input of the output layer, [..., D], by the parametrisation's gain."""
         gain = scaling(self.options).logits_gain(self.options.width)
         return hidden if gain == 1 else hidden * gain
 
@@ -83,5 +83,5 @@ class Transformer(nn.Module):
         return can_cache(self.options)
 
     def example_tokens(self, max_length: int) -> Array:
-        """Returns tokens that parameters can be drawn for."""
+        """Returns dummy tokens for initialising the parameters."""
         return jnp.zeros((1, max_length), jnp.int32)

@@ -36,10 +36,10 @@ ModelVariant = Annotated[
 
 
 def variant_fields(variant: str) -> dict[str, int]:
-    """Returns the fields of VisionTransformer that a usual name such as "Ti/4" stands for.
+    """Returns the fields of VisionTransformer for a usual name such as "Ti/4".
 
     Raises:
-      ValueError: the name is not SIZE/PATCH with a size in VARIANTS.
+      ValueError: The name is not SIZE/PATCH with a size in VARIANTS.
     """
     size, slash, patch = variant.partition("/")
     if size not in VARIANTS or not slash or not patch.isdigit() or int(patch) < 1:
@@ -52,17 +52,17 @@ def variant_fields(variant: str) -> dict[str, int]:
 
 
 class VisionTransformer(Transformer, kw_only=True):
-    """Patches through a linear projection, blocks, and a classifier.
+    """Vision transformer: patches through a linear projection, blocks, and a classifier.
 
     Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, with its pre-norm blocks.
 
     Attributes:
-      options: what the stack is made of, see Transformer.
-      image_shape: height, width and channels of the images.
-      num_classes: classes, C; 0 gives the hidden vectors of all places instead.
-      patch_size: pixels along each side of a patch, a divisor of the image's sides.
-      variant: a usual name such as "Ti/4"; it sets width, depth, heads, mlp_dim and patch_size.
-      pooling: a name in POOLINGS: a class token, or the mean or the maximum over the patches.
+      options: Options of the stack, see Transformer.
+      image_shape: Height, width and channels of the images.
+      num_classes: Classes, C; 0 returns the hidden vectors of all positions instead.
+      patch_size: Pixels along each side of a patch, a divisor of the image's sides.
+      variant: A usual name such as "Ti/4", which sets width, depth, heads, mlp_dim and patch_size.
+      pooling: A name in POOLINGS: a class token, or the mean or the maximum over the patches.
     """
 
     image_shape: tuple[int, int, int]
@@ -72,7 +72,7 @@ class VisionTransformer(Transformer, kw_only=True):
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"
 
     def __post_init__(self) -> None:
-        """Writes the variant's values into the fields."""
+        """Copies the variant's values into the fields."""
         if self.variant is not None:
             sizes = variant_fields(self.variant)
             object.__setattr__(self, "patch_size", sizes.pop("patch_size"))
@@ -80,7 +80,7 @@ class VisionTransformer(Transformer, kw_only=True):
         super().__post_init__()
 
     def setup(self) -> None:
-        """Makes the stack and what gives logits."""
+        """Creates the stack and the output layers."""
         grid = grid_of(self.image_shape, self.patch_size)
         length = grid[0] * grid[1] + pooling_of(self.pooling).adds_token
         self.stack = Stack(self.options, causal=False, max_length=length, grid=grid)
@@ -94,12 +94,12 @@ class VisionTransformer(Transformer, kw_only=True):
 
         Args:
           images: [..., height, width, channels] float, normalised.
-          train: whether dropout is on; then apply needs rngs={'dropout': key}.
-          return_hidden: whether to return what `project` reads in place of the logits.
+          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
-          [..., C] float32 or wider; or the hidden vectors [..., P, D], after a class token if any.
+          [..., C] float32 or wider; or hidden vectors [..., P, D], after a class token if any.
         Raises:
-          ValueError: the images have another shape than image_shape.
+          ValueError: The images have another shape than image_shape.
         """
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
@@ -125,7 +125,7 @@ class VisionTransformer(Transformer, kw_only=True):
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of the classes, [..., D] -> [..., C]; without any, `hidden` itself."""
+        """Returns the class logits, [..., D] -> [..., C]; `hidden` if there are no classes."""
         if not self.num_classes:
             return hidden
         return site(self, "logits", self.head(self.scale_for_logits(hidden)))

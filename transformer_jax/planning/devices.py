@@ -31,14 +31,14 @@ class Device:
     """Target of a compilation: a device, or several that are linked.
 
     Attributes:
-      name: as `--device` takes it.
-      kind: in full.
-      memory: bytes that a program may use.
-      rates: by dtype of the products, FLOPs a second.
-      bandwidth: of the main memory, bytes a second.
-      targets: what to compile for, in jax's terms: each device.
-      quick_options: of the compiler, to be fast rather than thorough.
-      remark: what the reader should know of these figures.
+      name: As `--device` takes it.
+      kind: In full.
+      memory: Bytes that a program may use.
+      rates: By dtype of the products, FLOPs a second.
+      bandwidth: Of the main memory, bytes a second.
+      targets: What to compile for, in jax's terms: each device.
+      quick_options: Of the compiler, to be fast rather than thorough.
+      remark: What the reader should know of these figures.
     """
 
     name: str
@@ -193,7 +193,7 @@ def find_device(name: str) -> Device:
     """Returns a device by its name, or several: v5e:4x4, h100:8.
 
     Raises:
-      InvalidInput: there is none of that name, or its compiler is not installed.
+      InvalidInput: There is none of that name, or its compiler is not installed.
     """
     kind, _, count = name.partition(":")
     if kind not in DEVICES:
@@ -207,8 +207,8 @@ def matrix_rate(dtype: str, size: int) -> float:
     """Returns the FLOPs a second of a product of two square matrices, measured.
 
     Args:
-      dtype: of the matrices.
-      size: rows of each.
+      dtype: Of the matrices.
+      size: Rows of each.
     """
     matrix = jnp.ones((size, size), dtype)
     return 2.0 * size**3 / shortest(jax.jit(lambda a: a @ a), matrix)
@@ -224,8 +224,8 @@ def shortest(function: Callable, argument: jax.Array) -> float:
     """Returns the seconds of a call, the shortest of five means over calls in a row.
 
     Args:
-      function: compiled, or to be compiled by its first call, which is not timed.
-      argument: what it takes.
+      function: Compiled, or to be compiled by its first call, which is not timed.
+      argument: What it takes.
     """
     function(argument).block_until_ready()
     # To wait for a GPU takes a tenth of a call, so it is asked for some before.

@@ -36,8 +36,8 @@ class Taken:
     """Training steps that were taken.
 
     Attributes:
-      seconds: a step, of each call.
-      memory: bytes that a device held at the worst moment; None where it does not tell, or where
+      seconds: A step, of each call.
+      memory: Bytes that a device held at the worst moment; None where it does not tell, or where
         this process held more before.
     """
 
@@ -50,31 +50,31 @@ class Plan:
     """Resources of one training step on a device, or on each of several.
 
     Attributes:
-      device: its name.
-      mesh: how many share the step, by axis; {} for one.
-      changes: of the config, for this plan.
-      fits: whether its memory is enough.
-      memory: bytes that the device has for a program.
-      needed: bytes at the worst moment; None if the compiler refused and did not say.
-      laid_out: bytes of arguments and temporaries as the compiler placed them, with gaps; where
+      device: Its name.
+      mesh: How many share the step, by axis; {} for one.
+      changes: Of the config, for this plan.
+      fits: Whether its memory is enough.
+      memory: Bytes that the device has for a program.
+      needed: Bytes at the worst moment; None if the compiler refused and did not say.
+      laid_out: Bytes of arguments and temporaries as the compiler placed them, with gaps; where
         there is room, libtpu takes more than is needed. None if it refused.
-      held: parts of these, bytes: parameters, optimizer, batches, and the rest, which is what the
+      held: Parts of these, bytes: parameters, optimizer, batches, and the rest, which is what the
         step itself keeps (activations, gradients, scratch).
-      parameters: numbers that are learned.
-      per_step: tokens (or examples) of an update.
-      counted: what per_step counts.
-      model_flops: of the products of three forward passes: what MFU is made of.
-      step_flops: of all products of all devices, those that are made twice too.
-      traffic: bytes to and from a device's main memory, see bytes_accessed; None if the compiler
+      parameters: Numbers that are learned.
+      per_step: Tokens (or examples) of an update.
+      counted: What per_step counts.
+      model_flops: Of the products of three forward passes: what MFU is made of.
+      step_flops: Of all products of all devices, those that are made twice too.
+      traffic: Bytes to and from a device's main memory, see bytes_accessed; None if the compiler
         refused, or does not say.
-      seconds: of a step at the device's full rates: products and traffic.
-      largest: arrays that the step makes.
-      kernels: how many kernels of each kind it starts, a loop's body counted once.
-      compile_seconds: on this machine.
-      made_with: versions of what compiles.
-      attention: what fused attentions are computed by.
-      made_up: whether the text was not there, and only its shapes are those of the config.
-      taken: steps that were taken beside it; None: nothing was run.
+      seconds: Of a step at the device's full rates: products and traffic.
+      largest: Arrays that the step makes.
+      kernels: How many kernels of each kind it starts, a loop's body counted once.
+      compile_seconds: On this machine.
+      made_with: Versions of what compiles.
+      attention: What fused attentions are computed by.
+      made_up: Whether the text was not there, and only its shapes are those of the config.
+      taken: Steps that were taken beside it; None: nothing was run.
     """
 
     device: str
@@ -133,14 +133,14 @@ def make_plan(
     """Compiles the training step of a config for a device, as a run would.
 
     Args:
-      config: checked; with the changes.
-      device: what for.
-      changes: said in the plan.
-      thorough: whether the compiler takes the time that it takes by default.
-      allow: modules of the user's own that may be imported.
-      steps: to take too, by a device that is here.
+      config: Checked; with the changes.
+      device: What for.
+      changes: Said in the plan.
+      thorough: Whether the compiler takes the time that it takes by default.
+      allow: Modules of the user's own that may be imported.
+      steps: To take too, by a device that is here.
     Raises:
-      InvalidInput: the data is needed and not there, or the model cannot be made.
+      InvalidInput: The data is needed and not there, or the model cannot be made.
     """
     task = stand_in(config, allow)
     prepared = prepare(config, allow=allow, task=task, devices=device.targets)
@@ -247,8 +247,8 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
     """Lowers what a run calls, some steps with the state donated.
 
     Args:
-      prepared: says where its arrays lie, if on several devices.
-      device: where they lie else.
+      prepared: Says where its arrays lie, if on several devices.
+      device: Where they lie else.
     """
     mesh = prepared.sharding
     elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere
@@ -267,7 +267,7 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     Shapes are what a plan needs, and those of a text follow from the config.
 
     Raises:
-      InvalidInput: the number of tokens in the vocabulary is not known.
+      InvalidInput: The number of tokens in the vocabulary is not known.
     """
     data = config.data
     is_own = names_own("data.source", data.source)

@@ -34,7 +34,7 @@ class AppendedRows:
         """Everything that was added, oldest first; a line that a kill tore is left out.
 
         Raises:
-          InvalidInput: a line is no row, and not the beginning of one: the file was damaged.
+          InvalidInput: A line is no row, and not the beginning of one: the file was damaged.
         """
         rows = []
         text = self._file.read_bytes() if self._file.exists() else b""
@@ -54,7 +54,7 @@ class AppendedRows:
         """Appends a row, in one write if the disk has room, and waits until the disk has it.
 
         Raises:
-          OSError: it has not; what was written of the row is left out by `rows`.
+          OSError: It has not; what was written of the row is left out by `rows`.
         """
         torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
         line = "\n" * torn + json.dumps(row) + "\n"

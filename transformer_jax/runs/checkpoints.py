@@ -39,9 +39,9 @@ class Restored(NamedTuple):
     """A restored checkpoint.
 
     Attributes:
-      step: optimizer updates so far.
-      state: the tree that was saved.
-      extra: the plain data that was saved beside it.
+      step: Optimizer updates so far.
+      state: The tree that was saved.
+      extra: The plain data that was saved beside it.
     """
 
     step: int
@@ -64,9 +64,9 @@ class Checkpoints:
         """Looks at nothing yet.
 
         Args:
-          folder: where the checkpoints are, or will be.
-          keep: checkpoints that stay, the newest.
-          say: takes one line about whatever is skipped, moved or removed.
+          folder: Where the checkpoints are, or will be.
+          keep: Checkpoints that stay, the newest.
+          say: Takes one line about whatever is skipped, moved or removed.
         """
         self._folder = folder.absolute()
         self._keep = keep
@@ -97,11 +97,11 @@ class Checkpoints:
         """Writes a checkpoint, then removes those beyond `keep`.
 
         Args:
-          step: optimizer updates so far.
-          state: tree of arrays; of several processes each has a part.
-          extra: plain data for JSON.
+          step: Optimizer updates so far.
+          state: Tree of arrays; of several processes each has a part.
+          extra: Plain data for JSON.
         Raises:
-          SaveFailed: the disk refused, or a leaf is not finite; nothing is left half written and
+          SaveFailed: The disk refused, or a leaf is not finite; nothing is left half written and
             the earlier checkpoints are untouched.
         """
         self.begin_save(step, state, extra)
@@ -114,11 +114,11 @@ class Checkpoints:
         could.
 
         Args:
-          step: optimizer updates so far.
-          state: tree of arrays, which may be donated as soon as this returns.
-          extra: plain data for JSON.
+          step: Optimizer updates so far.
+          state: Tree of arrays, which may be donated as soon as this returns.
+          extra: Plain data for JSON.
         Raises:
-          SaveFailed: this one cannot be begun, or the one before it could not be written.
+          SaveFailed: This one cannot be begun, or the one before it could not be written.
         """
         self.settle()
         final = self._folder / f"{step:08d}"
@@ -192,7 +192,7 @@ class Checkpoints:
         """Waits until the checkpoint that was begun is there.
 
         Raises:
-          SaveFailed: see save.
+          SaveFailed: See save.
         """
         if self._being_written is None:
             return
@@ -220,11 +220,11 @@ class Checkpoints:
         A damaged one is named, set aside, and the one before it is tried.
 
         Args:
-          template: tree of arrays or ShapeDtypeStructs, what the state must look like, and where
+          template: Tree of arrays or ShapeDtypeStructs, what the state must look like, and where
             it shall lie; on this process's first device if that is not said.
-          read_only: leave damaged checkpoints where they are.
+          read_only: Leave damaged checkpoints where they are.
         Raises:
-          InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
+          InvalidInput: No checkpoint is whole though there were some, or the newest cannot be
             read or does not fit the template.
         """
         found = self.newest_whole(read_only) if is_first() else None
@@ -282,8 +282,8 @@ class Saving:
     """Has checkpoints written while training goes on; says, and keeps, why one is not there.
 
     Attributes:
-      checkpoints: of the run.
-      unsaved: why the newest state is not on disk, or None.
+      checkpoints: Of the run.
+      unsaved: Why the newest state is not on disk, or None.
     """
 
     def __init__(
@@ -296,10 +296,10 @@ class Saving:
         """Touches nothing yet.
 
         Args:
-          folder: of the checkpoints.
-          count: checkpoints that stay, the newest.
-          warn: takes a line about what goes wrong.
-          waits: whether to wait for every checkpoint.
+          folder: Of the checkpoints.
+          count: Checkpoints that stay, the newest.
+          warn: Takes a line about what goes wrong.
+          waits: Whether to wait for every checkpoint.
         """
         self.checkpoints = Checkpoints(folder, count, warn)
         self.unsaved: SaveFailed | None = None
@@ -309,10 +309,10 @@ class Saving:
         """Begins to write a checkpoint; `must`: waits for it.
 
         Args:
-          step: optimizer updates so far.
-          state: tree of arrays, which may be donated as soon as this returns.
-          extra: plain data for JSON.
-          must: whether to wait until it is there, since nothing follows.
+          step: Optimizer updates so far.
+          state: Tree of arrays, which may be donated as soon as this returns.
+          extra: Plain data for JSON.
+          must: Whether to wait until it is there, since nothing follows.
         """
         self._try(self.checkpoints.settle)  # says why the one before could not be written
         self.unsaved = None
@@ -332,9 +332,9 @@ def damage_of(path: Path) -> str | None:
     """Returns what is wrong with a checkpoint's files, or None; reads every byte.
 
     Args:
-      path: a checkpoint's folder.
+      path: A checkpoint's folder.
     Raises:
-      InvalidInput: the files cannot be read, or another version wrote them; no reason to think
+      InvalidInput: The files cannot be read, or another version wrote them; no reason to think
         them damaged.
     """
     try:

@@ -52,10 +52,10 @@ class Status(NamedTuple):
     """Content of STATUS.
 
     Attributes:
-      word: running, done, failed or interrupted; missing where there is none.
-      when: it was written, ISO 8601.
-      step: updates until then.
-      reason: of a failure.
+      word: Running, done, failed or interrupted; missing where there is none.
+      when: It was written, ISO 8601.
+      step: Updates until then.
+      reason: Of a failure.
     """
 
     word: str = "missing"
@@ -74,8 +74,8 @@ class RunDirectory:
     """The files of one run, and who may write them.
 
     Attributes:
-      path: of the directory; the other paths are inside it.
-      step: updates so far, as STATUS tells them.
+      path: Of the directory; the other paths are inside it.
+      step: Updates so far, as STATUS tells them.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -94,7 +94,7 @@ class RunDirectory:
         """Checks that the directory is new, empty, or this config's.
 
         Raises:
-          InvalidInput: it belongs to a run with another config, or to something else.
+          InvalidInput: It belongs to a run with another config, or to something else.
         """
         if not os.path.lexists(self.path / "config.json"):
             was_begun = (self.path / ".lock").exists()
@@ -120,8 +120,8 @@ class RunDirectory:
         """Checks that a checkpoint was saved by a run of this config; older ones do not say.
 
         Args:
-          step: of the checkpoint.
-          extra: what was saved beside it.
+          step: Of the checkpoint.
+          extra: What was saved beside it.
         Raises:
           InvalidInput: config.json was edited since, or the checkpoint is another run's.
         """
@@ -152,7 +152,7 @@ class RunDirectory:
         """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault.
 
         Raises:
-          Stop: the run's own files could not be written, a full disk say.
+          Stop: The run's own files could not be written, a full disk say.
         """
         try:
             yield
@@ -179,9 +179,9 @@ class RunDirectory:
         """Keeps a second process from writing here; the system frees the lock of a dead one.
 
         Args:
-          flag: that named the directory, for messages.
+          flag: That named the directory, for messages.
         Raises:
-          InvalidInput: another process is training here, or the folder is read-only.
+          InvalidInput: Another process is training here, or the folder is read-only.
         """
         try:
             import fcntl  # only training locks, so that runs can be read where there is no fcntl
@@ -258,7 +258,7 @@ class RunDirectory:
         """The run's tokenizer; None before its first launch, and if it reads no text.
 
         Args:
-          own: the class that it is of, where the config names one of the user's own.
+          own: The class that it is of, where the config names one of the user's own.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
@@ -313,13 +313,13 @@ class RunDirectory:
 
         Args:
           config: resolved.
-          tokenizer: of the data, if it is text.
-          data: what identifies the data.
-          facts: what else the manifest shall hold.
+          tokenizer: Of the data, if it is text.
+          data: What identifies the data.
+          facts: What else the manifest shall hold.
         Returns:
           What differs from the first launch: numerics, packages, device, git, mesh.
         Raises:
-          InvalidInput: the data is not what the run began with.
+          InvalidInput: The data is not what the run began with.
         """
         around, difference = surroundings()
         around = {**around, "mesh": config.mesh.to_dict()}
@@ -359,7 +359,7 @@ class RunDirectory:
         """Raises InvalidInput where a run that has to start again would start from other files.
 
         Args:
-          now: hashes of the files that hold initial weights.
+          now: Hashes of the files that hold initial weights.
         """
         stored = self.manifest()["initial"]
         changed = [option for option in now if stored.get(option) != now[option]]
@@ -373,7 +373,7 @@ class RunDirectory:
         """Raises InvalidInput where a run would go on with code that computes other bits.
 
         Args:
-          goes_on: whether one that is done would go on too.
+          goes_on: Whether one that is done would go on too.
         """
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return

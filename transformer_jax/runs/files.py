@@ -25,10 +25,10 @@ def inside(folder: Path, name: str) -> Path:
     """Returns the path of an entry of a folder, whether it is there or not.
 
     Args:
-      folder: of the run or the study.
-      name: of the entry; `samples/first.txt` is one in a folder below.
+      folder: Of the run or the study.
+      name: Of the entry; `samples/first.txt` is one in a folder below.
     Raises:
-      InvalidInput: the name leads outside, or the entry, or a folder on the way to it, is a link or
+      InvalidInput: The name leads outside, or the entry, or a folder on the way to it, is a link or
         something else that is neither a file nor a folder.
     """
     path = folder
@@ -44,7 +44,7 @@ def entries(folder: Path) -> list[Path]:
     """Returns what a folder holds, sorted by name; [] where there is no folder.
 
     Raises:
-      InvalidInput: an entry is a link, a pipe or the like.
+      InvalidInput: An entry is a link, a pipe or the like.
     """
     if not folder.is_dir():
         return []
@@ -58,7 +58,7 @@ def walk(folder: Path) -> list[Path]:
     """Returns every file in a folder and in those below it.
 
     Raises:
-      InvalidInput: an entry is a link, a pipe or the like.
+      InvalidInput: An entry is a link, a pipe or the like.
     """
     files = []
     for path in entries(folder):
@@ -87,10 +87,10 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
     """Raises InvalidInput where a folder that something is to begin in holds files of others.
 
     Args:
-      folder: may be missing.
-      flag: by which it was given.
-      what: begins there.
-      allowed: names that may be there; names that begin with a dot may too.
+      folder: May be missing.
+      flag: By which it was given.
+      what: Begins there.
+      allowed: Names that may be there; names that begin with a dot may too.
     """
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -140,7 +140,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns what a JSON file of ours holds.
 
     Raises:
-      InvalidInput: it is damaged.
+      InvalidInput: It is damaged.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -153,7 +153,7 @@ def parsed_object(text: str, path: Path) -> dict[str, Any]:
     """Returns what the text of a JSON file holds.
 
     Raises:
-      InvalidInput: it is no object as JSON; the text names the file.
+      InvalidInput: It is no object as JSON; the text names the file.
     """
     try:
         content = json.loads(text)
@@ -173,11 +173,11 @@ def replace(folder: Path, name: str, text: str) -> Path:
     """Writes a file of a folder whole or not at all, and returns its path.
 
     Args:
-      folder: of the run or the study.
-      name: see inside.
-      text: whole content.
+      folder: Of the run or the study.
+      name: See inside.
+      text: Whole content.
     Raises:
-      InvalidInput: see inside.
+      InvalidInput: See inside.
     """
     path = inside(folder, name)
     temporary = path.with_name(f".{path.name}-{os.getpid()}")

@@ -25,10 +25,10 @@ class Garbage(NamedTuple):
     """Something that may go.
 
     Attributes:
-      path: a file or a folder.
-      why: it may go.
+      path: A file or a folder.
+      why: It may go.
       size: bytes.
-      run: whose it is; it stays where another process trains there.
+      run: Whose it is; it stays where another process trains there.
     """
 
     path: Path
@@ -41,11 +41,11 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
     """Returns what may be deleted below a folder; nothing of a run that trains now.
 
     Args:
-      root: folder of runs and studies.
-      checkpoints: whether those of cells that are done may go: their scores, curves and verdicts
+      root: Folder of runs and studies.
+      checkpoints: Whether those of cells that are done may go: their scores, curves and verdicts
         stay, but they cannot be loaded, sampled or evaluated any more.
     Raises:
-      InvalidInput: there is no such folder.
+      InvalidInput: There is no such folder.
     """
     pieces: list[Garbage] = []
     for run in sorted(find_runs(root)):

@@ -25,14 +25,14 @@ class StopSignal:
     SIGUSR2 is what submitit, and Slurm's --signal where it is asked to, send before a time limit.
 
     Attributes:
-      signal: the number of the signal that came, or None.
+      signal: The number of the signal that came, or None.
     """
 
     def __init__(self, agrees: bool = False) -> None:
         """Takes no signal yet.
 
         Args:
-          agrees: whether a signal counts only once `agree` has told the other processes.
+          agrees: Whether a signal counts only once `agree` has told the other processes.
         """
         self.signal: int | None = None
         self._came: int | None = None

@@ -166,7 +166,7 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     not pass.
 
     Raises:
-      InvalidInput: there is no operator, or no number behind one of order.
+      InvalidInput: There is no operator, or no number behind one of order.
     """
     match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
     if not match:
@@ -241,11 +241,11 @@ def filtered(
     """Returns the runs that pass all filters.
 
     Args:
-      rows: facts of every run.
-      filters: see parse_filter.
-      sort: key to sort by, `-key` for descending; by name if not given.
+      rows: Facts of every run.
+      filters: See parse_filter.
+      sort: Key to sort by, `-key` for descending; by name if not given.
     Raises:
-      InvalidInput: a key is one that no run has, or may be several.
+      InvalidInput: A key is one that no run has, or may be several.
     """
     tests = [parse_filter(text) for text in filters]
     columns_there = dict.fromkeys(name for facts in rows for name in facts)

@@ -9,9 +9,9 @@ def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Returns a text and a table below it as HTML; whatever they hold is shown as text.
 
     Args:
-      title: its lines stay lines.
-      heads: of the columns.
-      rows: a value a column.
+      title: Its lines stay lines.
+      heads: Of the columns.
+      rows: A value a column.
     """
     lines = "<br>".join(map(escaped, title.splitlines()))
     head = "".join(f"<th>{escaped(name)}</th>" for name in heads)

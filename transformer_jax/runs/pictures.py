@@ -19,8 +19,8 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
     """Draws the training, validation and test loss of one run over its updates.
 
     Args:
-      rows: of metrics.jsonl.
-      path: of the PNG.
+      rows: Of metrics.jsonl.
+      path: Of the PNG.
     Returns:
       The path, or why there is no picture.
     """
@@ -35,7 +35,7 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Returns the training, validation and test loss over the updates as a matplotlib figure.
 
     Args:
-      rows: of metrics.jsonl.
+      rows: Of metrics.jsonl.
     """
     curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
     return _figure(curves, "loss (nats)")
@@ -45,9 +45,9 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
     """Draws one metric of several runs over their updates.
 
     Args:
-      runs: name -> rows of metrics.jsonl.
-      metric: a key of those rows.
-      path: of the picture; its ending chooses the format.
+      runs: Name -> rows of metrics.jsonl.
+      metric: A key of those rows.
+      path: Of the picture; its ending chooses the format.
     Returns:
       The path.
     """
@@ -63,8 +63,8 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
     """Draws who listens to whom: a row of panels a layer, a panel a head, a row a query.
 
     Args:
-      maps: path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
-      path: of the picture; its ending chooses the format.
+      maps: Path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
+      path: Of the picture; its ending chooses the format.
     Returns:
       The path.
     """
@@ -97,11 +97,11 @@ def draw_attention_over_image(
     patches in the mean. Its darkest colour is the head's largest weight.
 
     Args:
-      maps: path of a layer -> weights [H, P, P], rows of patches from the top left, after the class
+      maps: Path of a layer -> weights [H, P, P], rows of patches from the top left, after the class
         token if there is one.
       image: [height, width, channels].
-      has_class_token: whether the first place is one.
-      path: of the picture; its ending chooses the format.
+      has_class_token: Whether the first place is one.
+      path: Of the picture; its ending chooses the format.
     Returns:
       The path.
     """

@@ -17,7 +17,7 @@ def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
 
     Args:
       values: None and what is not finite are left out.
-      width: blocks, at most.
+      width: Blocks, at most.
     Returns:
       Empty where there are fewer than two numbers.
     """
@@ -41,7 +41,7 @@ class Progress:
     codes.
 
     Attributes:
-      details: gives more lines for a terminal.
+      details: Gives more lines for a terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
@@ -87,11 +87,11 @@ class Progress:
         """Shows where training stands.
 
         Args:
-          step: updates so far.
-          steps: updates in all.
-          loss: nats per target, recent mean.
-          speed: of training alone, with its unit.
-          seconds_left: training alone.
+          step: Updates so far.
+          steps: Updates in all.
+          loss: Nats per target, recent mean.
+          speed: Of training alone, with its unit.
+          seconds_left: Training alone.
         """
         line = (
             f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "

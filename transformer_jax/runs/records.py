@@ -21,7 +21,7 @@ class StepLog:
     same rows.
 
     Attributes:
-      pending: loss and gradient norm of each step since the last row.
+      pending: Loss and gradient norm of each step since the last row.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class StepLog:
         """Starts with nothing pending.
 
         Args:
-          every: steps between rows.
-          last_step: gets a row in any case.
-          learning_rate: of the update that follows `count` earlier ones.
-          counted: what speed is counted in, "tokens" say.
-          of_input: gives the seconds that the last step waited for its batch, and those that it
+          every: Steps between rows.
+          last_step: Gets a row in any case.
+          learning_rate: Of the update that follows `count` earlier ones.
+          counted: What speed is counted in, "tokens" say.
+          of_input: Gives the seconds that the last step waited for its batch, and those that it
             takes to make one.
         """
         self._counted, self._of_input = counted, of_input
@@ -68,12 +68,12 @@ class StepLog:
         """Adds steps and returns the rows that became due.
 
         Args:
-          first: number of the first of these steps, from 1.
-          losses: of each step, nats per target.
-          gradient_norms: of each step.
-          seconds: that a step took.
-          count: of what is counted, in a step.
-          mfu: share of the device's rate, if that is known.
+          first: Number of the first of these steps, from 1.
+          losses: Of each step, nats per target.
+          gradient_norms: Of each step.
+          seconds: That a step took.
+          count: Of what is counted, in a step.
+          mfu: Share of the device's rate, if that is known.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

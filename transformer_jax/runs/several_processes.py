@@ -53,7 +53,7 @@ def others_missed() -> Generator[None]:
     """Says so where what fails inside is that another process is no longer there.
 
     Raises:
-      OtherProcessEnded: it is not.
+      OtherProcessEnded: It is not.
     """
     try:
         yield
@@ -75,7 +75,7 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
     never returns where those of one host are gone.
 
     Args:
-      say: is told why, before the end.
+      say: Is told why, before the end.
     """
     client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
     if jax.process_count() == 1 or client is None:
@@ -118,8 +118,8 @@ def refuse_other(what: str, text: str) -> None:
     """Raises InvalidInput, in all processes, where they differ in something.
 
     Args:
-      what: that is, for the message.
-      text: that is equal where it is the same.
+      what: That is, for the message.
+      text: That is equal where it is the same.
     """
     own = zlib.crc32(text.encode()) & 0x7FFFFFFF
     if largest(own) != -largest(-own):
@@ -179,8 +179,8 @@ class Scratch(RunDirectory):
         """Copies nothing.
 
         Args:
-          path: of the copy.
-          shared: the run.
+          path: Of the copy.
+          shared: The run.
         """
         super().__init__(path)
         self._shared = shared
@@ -197,11 +197,11 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
     While it is open each ends where another does.
 
     Args:
-      shared: the run's.
-      config: of the run.
+      shared: The run's.
+      config: Of the run.
     Raises:
-      InvalidInput: the processes have other configs, or do not see the same folder.
-      OtherProcessEnded: another one did.
+      InvalidInput: The processes have other configs, or do not see the same folder.
+      OtherProcessEnded: Another one did.
     """
     own = shared
 

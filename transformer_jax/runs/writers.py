@@ -79,10 +79,10 @@ def writing_to(
     """Gives a function that takes rows to all writers, which are closed behind it.
 
     Args:
-      names: of writers.
-      workdir: of the run.
-      config: full key -> value.
-      step: that is resumed from.
+      names: Of writers.
+      workdir: Of the run.
+      config: Full key -> value.
+      step: That is resumed from.
     """
     writers = [WRITERS[name][0](workdir, config, step) for name in names]
 

@@ -135,9 +135,9 @@ class Cell(NamedTuple):
     """One arm with one seed.
 
     Attributes:
-      arm: its name.
-      seed: of the run.
-      path: of the run's directory.
+      arm: Its name.
+      seed: Of the run.
+      path: Of the run's directory.
     """
 
     arm: str

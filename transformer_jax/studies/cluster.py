@@ -15,9 +15,9 @@ class Cluster:
     """Target of the jobs.
 
     Attributes:
-      kind: slurm, or local: processes of this machine.
-      cells_per_job: at most so many cells in one job, all of one structure where that is possible.
-      parameters: of submitit's executor: timeout_min, slurm_partition, gpus_per_node, ...
+      kind: Slurm, or local: processes of this machine.
+      cells_per_job: At most so many cells in one job, all of one structure where that is possible.
+      parameters: Of submitit's executor: timeout_min, slurm_partition, gpus_per_node, ...
     """
 
     kind: str
@@ -28,7 +28,7 @@ class Cluster:
         """Makes submitit's executor.
 
         Raises:
-          InvalidInput: submitit or Slurm is not there, or a parameter is unknown.
+          InvalidInput: Submitit or Slurm is not there, or a parameter is unknown.
         """
         require("submitit", f"--executor={self.kind}", "slurm")
         import submitit
@@ -49,7 +49,7 @@ def parse_cluster(
     """Reads `--executor`, `--cells_per_job` and each `--job KEY=VALUE`; None: no cluster is used.
 
     Raises:
-      InvalidInput: a parameter is no KEY=VALUE, there are no cells in a job, or something is said
+      InvalidInput: A parameter is no KEY=VALUE, there are no cells in a job, or something is said
         of jobs where there are none.
     """
     if kind is None:

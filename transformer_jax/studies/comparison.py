@@ -30,18 +30,18 @@ class Comparison:
     """Some runs and one metric.
 
     Attributes:
-      runs: name -> directory.
-      metric: of metrics.jsonl.
-      columns: name -> config values and results.
-      arms: name -> the runs of one config, by seed.
-      metric_facts: what the runs keep of their metrics, see measuring.facts_of_metrics.
+      runs: Name -> directory.
+      metric: Of metrics.jsonl.
+      columns: Name -> config values and results.
+      arms: Name -> the runs of one config, by seed.
+      metric_facts: What the runs keep of their metrics, see measuring.facts_of_metrics.
     """
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
         """Reads what the runs left.
 
         Raises:
-          InvalidInput: a directory holds no run, or a run has no such metric.
+          InvalidInput: A directory holds no run, or a run has no such metric.
         """
         self.runs, self.metric = dict(runs), metric
         self._facts = {name: RunFacts.of(run) for name, run in runs.items()}

@@ -47,9 +47,9 @@ class RunFacts(NamedTuple):
     """Facts of a run that comparisons need.
 
     Attributes:
-      manifest: what ran.
+      manifest: What ran.
       config: flattened.
-      evaluation: the final scores of each split and their protocol; {} before the end.
+      evaluation: The final scores of each split and their protocol; {} before the end.
     """
 
     manifest: dict[str, Any]

@@ -7,12 +7,12 @@ class Outcome(NamedTuple):
     """Outcome of a cell.
 
     Attributes:
-      value: of the primary metric; None where there is none.
-      diverged: not finite, or worse than an untrained model in training and after it. An outcome,
+      value: Of the primary metric; None where there is none.
+      diverged: Not finite, or worse than an untrained model in training and after it. An outcome,
         never dropped.
-      first: update at which the validation score first reached the target; None where it never did,
+      first: Update at which the validation score first reached the target; None where it never did,
         or there is none.
-      last: update of the run.
+      last: Update of the run.
     """
 
     value: float | None

@@ -39,7 +39,7 @@ class TrainedPairs:
     """Base and change, trained with the same seeds; what judging.referee asks for its evidence.
 
     Attributes:
-      cost: what the change costs more or less than the base, in words.
+      cost: What the change costs more or less than the base, in words.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class TrainedPairs:
         """Trains what is missing.
 
         Raises:
-          CannotTrain: a run of the change did not get through.
-          Stop: it could not be written, which is no fault of the change.
-          Interrupted: a signal came; the running cells were saved.
-          InvalidInput: base and change are not scored alike, or the base has not learned or does
+          CannotTrain: A run of the change did not get through.
+          Stop: It could not be written, which is no fault of the change.
+          Interrupted: A signal came; the running cells were saved.
+          InvalidInput: Base and change are not scored alike, or the base has not learned or does
             not train.
         """
         pairs = [self._pair(seed) for seed in seeds]

@@ -119,9 +119,9 @@ class Confirmation(NamedTuple):
     """A change on fresh seeds.
 
     Attributes:
-      test: its number among all confirmations, from 1 on.
-      needed: e-value from which on the change is kept.
-      seeds: that may be used, in this order.
+      test: Its number among all confirmations, from 1 on.
+      needed: E-value from which on the change is kept.
+      seeds: That may be used, in this order.
     """
 
     test: int
@@ -133,11 +133,11 @@ class Try(NamedTuple):
     """A change on a base.
 
     Attributes:
-      number: of the try, from 1 on.
-      change: full key -> text of the value.
-      base: what the base had been changed by, full key -> text.
+      number: Of the try, from 1 on.
+      change: Full key -> text of the value.
+      base: What the base had been changed by, full key -> text.
       confirmation: None before there is one.
-      ended: what was told last; None before.
+      ended: What was told last; None before.
     """
 
     number: int
@@ -156,7 +156,7 @@ class Journal:
     """Everything that was tried in a folder.
 
     Attributes:
-      path: of the folder.
+      path: Of the folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -194,7 +194,7 @@ class Journal:
         """The config that everything began with.
 
         Raises:
-          InvalidInput: it was edited since.
+          InvalidInput: It was edited since.
         """
         file = inside(self.path, "base.json")
         text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -233,7 +233,7 @@ class Journal:
         A change that is part of the base by now is the try by which it came.
 
         Raises:
-          InvalidInput: the change is none, or no config can be made of it.
+          InvalidInput: The change is none, or no config can be made of it.
         """
         base, config = self.base(), self.config()
         before = changed(config, texts=base)
@@ -307,7 +307,7 @@ class Referee:
     """Tries changes in one folder.
 
     Attributes:
-      journal: that has begun.
+      journal: That has begun.
     """
 
     def __init__(

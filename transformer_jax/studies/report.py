@@ -121,7 +121,7 @@ def judge_in(
       folder: Gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
       rows: See judge.
       earlier_looks: Number of seeds of each earlier look that no register knows.
-      **asked: base, margin, larger_is_better and more, see judge.
+      **asked: Base, margin, larger_is_better and more, see judge.
 
     Raises:
       InvalidInput: The folder holds something else, or see judge.

@@ -15,19 +15,19 @@ class Result(NamedTuple):
     """Verdict on one arm.
 
     Attributes:
-      arm: its name.
-      word: better, worse, no different within the margin, unresolved, unstable, identical, refused
+      arm: Its name.
+      word: Better, worse, no different within the margin, unresolved, unstable, identical, refused
         or no verdict; empty of an arm that is not primary.
-      reason: the word in full, or why there is none.
-      estimate: mean difference from the base, + is better.
-      interval: that the word is read off; of an arm that is not primary, of this arm alone.
-      p: adjusted for the number of primary arms.
-      seeds: that arm and base both have.
-      differences: of these seeds.
-      seeds_needed: for 80 % power at the margin; None where that cannot be told.
-      level: of this look; intervals hold their effects together in 1 - 0.8 level of all studies.
-      solved: with a target, of arm and of base, how many of how many runs reach it.
-      updates: with a target, of arm and of base, the median of `step`.
+      reason: The word in full, or why there is none.
+      estimate: Mean difference from the base, + is better.
+      interval: That the word is read off; of an arm that is not primary, of this arm alone.
+      p: Adjusted for the number of primary arms.
+      seeds: That arm and base both have.
+      differences: Of these seeds.
+      seeds_needed: For 80 % power at the margin; None where that cannot be told.
+      level: Of this look; intervals hold their effects together in 1 - 0.8 level of all studies.
+      solved: With a target, of arm and of base, how many of how many runs reach it.
+      updates: With a target, of arm and of base, the median of `step`.
     """
 
     arm: str
@@ -59,26 +59,26 @@ def judge(
     """Compares every arm with a base, over seeds.
 
     Args:
-      rows: mappings with `arm`, `seed` and `value`, one for each run, or a pandas frame of them. A
+      rows: Mappings with `arm`, `seed` and `value`, one for each run, or a pandas frame of them. A
         value that is not finite, or a true `diverged`, is a run that diverged. Rows of several
         `data_set`s are refused: judge one at a time.
-      base: the arm that others are compared with.
-      margin: the smallest difference that matters, > 0, in units of the value.
-      larger_is_better: direction of the value.
-      primary: arms that the question is about, declared beforehand; the others get intervals and no
+      base: The arm that others are compared with.
+      margin: The smallest difference that matters, > 0, in units of the value.
+      larger_is_better: Direction of the value.
+      primary: Arms that the question is about, declared beforehand; the others get intervals and no
         words. None: all.
-      planned: how many seeds each planned look has, if you plan to look more than once; the look is
+      planned: How many seeds each planned look has, if you plan to look more than once; the look is
         then judged by its number of seeds.
-      earlier_looks: how many seeds each comparison had that was looked at before.
-      target: value from which on a run has solved it, where means describe no run; then arms are
+      earlier_looks: How many seeds each comparison had that was looked at before.
+      target: Value from which on a run has solved it, where means describe no run; then arms are
         compared by how many runs reach it and by `step`, the updates until then (of a run that
         never did, its last one).
-      family: how many comparisons were asked together before, where that were more: one that was
+      family: How many comparisons were asked together before, where that were more: one that was
         chosen of ten is one of ten.
     Returns:
       One result an arm, in the order of the rows.
     Raises:
-      InvalidInput: a column is missing, a row stands twice, or an argument names no arm.
+      InvalidInput: A column is missing, a row stands twice, or an argument names no arm.
     """
     if target is not None and not math.isfinite(target):
         raise InvalidInput(f"target={target}: expected a number, in units of the value")

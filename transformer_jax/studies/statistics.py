@@ -77,9 +77,9 @@ def seeds_needed(deviation: float, count: int, margin: float, level: float = ALP
 
     Args:
       deviation: s_d, of `count` seeds.
-      count: seeds so far.
-      margin: the smallest difference that matters.
-      level: of the contrast's interval, 1 minus its coverage.
+      count: Seeds so far.
+      margin: The smallest difference that matters.
+      level: Of the contrast's interval, 1 minus its coverage.
     """
     if count < 2 or not deviation > 0:
         return None

@@ -115,9 +115,9 @@ class Study:
     """A study's directory.
 
     Attributes:
-      path: of the directory.
-      root: whose `cells` it shares with other studies.
-      record: what study.json holds; {} before the first cell.
+      path: Of the directory.
+      root: Whose `cells` it shares with other studies.
+      record: What study.json holds; {} before the first cell.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -286,7 +286,7 @@ class Study:
         if self.record and self.base not in design.arms:
             raise InvalidInput(
                 f"--workdir={self.path}: it holds a study of {', '.join(self.arms)} with the base "
-                f"{self.base!r}, which is no arm now; choose another --workdir"
+                f"{self.base!r}, which is no arm any more; choose another --workdir"
             )
 
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
@@ -411,7 +411,7 @@ def load_study(path: str | Path) -> Study:
     """Opens a study's directory; nothing that it names is imported.
 
     Raises:
-      InvalidInput: there is no study.
+      InvalidInput: There is no study.
     """
     study = Study(path)
     if not study.record:

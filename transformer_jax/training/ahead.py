@@ -15,8 +15,8 @@ def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
     """Returns several batches as one call of a compiled program takes them.
 
     Args:
-      batches: arrays [B, ...], at most as many as there is room for.
-      capacity: room, C.
+      batches: Arrays [B, ...], at most as many as there is room for.
+      capacity: Room, C.
     Returns:
       Arrays [C, B, ...]; what is not used is 0, memory that nobody has touched.
     """
@@ -33,15 +33,15 @@ class BatchesAhead:
     """The batches of one run, some of them made before they are taken.
 
     Attributes:
-      waited: mean seconds a step that training waited for its batches, of the last call.
-      seconds: that it took to make the newest batch.
+      waited: Mean seconds a step that training waited for its batches, of the last call.
+      seconds: That it took to make the newest batch.
     """
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         """Makes none yet.
 
         Args:
-          make: the batch of a step.
+          make: The batch of a step.
         """
         self._make = make
         self._made: dict[int, Batch] = {}

@@ -19,12 +19,12 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
     """Says what will be trained: remarks, the data, the model; and compiles its step.
 
     Args:
-      prepared: what is trained.
-      progress: where to say it.
-      compiles: whether its program is its own.
-      is_new: whether it may still be refused for want of memory; one that began goes on.
+      prepared: What is trained.
+      progress: Where to say it.
+      compiles: Whether its program is its own.
+      is_new: Whether it may still be refused for want of memory; one that began goes on.
     Raises:
-      InvalidInput: the step does not fit the device.
+      InvalidInput: The step does not fit the device.
     """
     config, task = prepared.config, prepared.task
     sharing: list[str] = []
@@ -64,8 +64,8 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
     """Returns what fused attentions of a training step are computed by, see kernels_taken.
 
     Args:
-      prepared: what is trained.
-      platform: what for: cpu, gpu or tpu.
+      prepared: What is trained.
+      platform: What for: cpu, gpu or tpu.
     """
     chosen = flatten(prepared.config.model)
     if not any(name.endswith("attention") and row == "fused" for name, row in chosen.items()):

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 def make_run_sharding(
     config: ConfigDict, allow: Collection[str] = (), devices: Sequence[Any] | None = None
 ) -> "Sharding | None":
-    """Returns how a config's arrays lie over the devices of its `mesh`; None: on one.
+    """Returns the sharding of a config's arrays over its `mesh`, or None for one device.
 
     Args:
-      config: whole.
-      allow: modules of the user's own that may be imported.
-      devices: that the mesh is made of; jax's if not given.
+      config: The whole config.
+      allow: User-defined modules that may be imported.
+      devices: Devices of the mesh; jax's if None.
     Raises:
-      InvalidInput: there are not so many.
+      InvalidInput: There are too few devices.
     """
     sizes = {axis: size for axis, size in config.mesh.items() if axis != "rules"}
     if all(size == 1 for size in sizes.values()) and jax.process_count() == 1:
@@ -48,9 +48,9 @@ def make_run_sharding(
 
 
 def without_kernels(model: Any) -> Any:
-    """Returns a model that computes the same, and that XLA can cut over devices anywhere.
+    """Returns an equivalent model that XLA can divide over devices anywhere.
 
-    A kernel of `attention=fused` is cut by hand, where a program is traced as a step is.
+    A kernel of `attention=fused` is divided by hand, in programs that are traced as a step is.
     """
     options = getattr(model, "options", None)
     if options is None:
@@ -76,14 +76,14 @@ def make_task(
     """Reads the data that a config names.
 
     Args:
-      config: whole.
-      tokenizer: a stored run's tokenizer; the config's if not given.
-      allow: modules of the user's own that may be imported.
-      **changes: other values for what the task takes, `stride` say.
+      config: The whole config.
+      tokenizer: Tokenizer of a stored run; the config's if None.
+      allow: User-defined modules that may be imported.
+      **changes: Other values for arguments of the task, e.g. `stride`.
     Returns:
-      The task, which got those options that it declares.
+      The task, with the options that it declares.
     Raises:
-      InvalidInput: the data cannot be read, or a class of the user's own failed; the text tells.
+      InvalidInput: The data cannot be read, or a user-defined class failed.
     """
     data = config.data
     arguments = {
@@ -108,7 +108,7 @@ def make_task(
 
 
 def _own_of_data(name: str, data: ConfigDict, allow: Collection[str]) -> Any:
-    """The value of an option of `data`, or what it names of the user's own."""
+    """Returns the value of an option of `data`, or the user-defined object that it names."""
     key, value = f"data.{name}", data[name]
     if not names_own(key, value):
         return value
@@ -117,12 +117,12 @@ def _own_of_data(name: str, data: ConfigDict, allow: Collection[str]) -> Any:
 
 
 def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:
-    """Makes the module that a config's `model` section describes.
+    """Builds the module that a config's `model` section describes.
 
     Args:
-      config: whole.
-      sizes: what the data says about fields of the class: vocab_size, num_classes, ...
-      allow: modules of user-defined code that may be imported.
+      config: The whole config.
+      sizes: Fields of the class that the data determines: vocab_size, num_classes, ...
+      allow: User-defined modules that may be imported.
     """
     flat = flatten(config)
     fields = {**_fields(flat, allow), "layer_types": _layer_types(flat, allow), **sizes}
@@ -139,12 +139,12 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
 
 
 def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model.") -> dict:
-    """Field of a model -> value, and the stated options of the variants that it chooses.
+    """Returns field of a model -> value, and the stated options of the chosen variants.
 
     Args:
-      flat: the config.
-      allow: modules of user-defined code that may be imported.
-      start: what the keys begin with in messages.
+      flat: The config.
+      allow: User-defined modules that may be imported.
+      start: Prefix of the keys in messages.
     """
     fields: dict[str, Any] = {}
     for key, value in flat.items():
@@ -164,7 +164,7 @@ def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model
 
 
 def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, dict]:
-    """The fields that each type of layer has otherwise, by its letter."""
+    """Returns the fields that each layer type changes, by its letter."""
     types = {}
     for letter in letters_of(flat):
         if letter not in flat["model.layers"]:  # remarks_on tells of it
@@ -179,7 +179,7 @@ def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, d
 
 
 def taken_from_data(config: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
-    """Says of which options of the model the data's own sizes take the place, one line each."""
+    """Describes the options of the model that the data's own sizes replace, one line each."""
     flat = resolved(config)
     return [
         f"{key}={flat[key]}: this data has {size}, which is taken"
@@ -208,10 +208,10 @@ def _make(
 def _matched(
     architecture: Any, fields: Mapping[str, Any], allow: Collection[str], target: int
 ) -> Any:
-    """Finds the width whose number of parameters is nearest to the wanted one.
+    """Returns the width whose number of parameters is nearest to the target.
 
     Every array has at most two axes as long as the width, so the number is a quadratic function of
-    it: three counts tell the function, its root the width.
+    it: three counts determine the function, and its root is the width.
     """
 
     def with_width(width: int) -> tuple[int, Any]:
@@ -226,11 +226,11 @@ def _matched(
 
 
 def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
-    """Makes what a config's training makes small.
+    """Returns the training objective of a config.
 
     Args:
-      config: whole.
-      allow: modules of the user's own that may be imported.
+      config: The whole config.
+      allow: User-defined modules that may be imported.
     """
     name = config.objective.name
     make = chosen(OBJECTIVES, name, "objective.name", allow)
@@ -238,6 +238,6 @@ def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
 
 
 def count_parameters(model: Any) -> int:
-    """Returns how many numbers a model has to learn, without drawing any."""
+    """Returns the number of parameters of a model without drawing any."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())["params"]
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))

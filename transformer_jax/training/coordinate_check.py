@@ -24,8 +24,8 @@ class Coordinate(NamedTuple):
     """Size of one activation of the model, at each width.
 
     Attributes:
-      rms: root mean square of its activations after the updates.
-      change: root mean square of what the updates changed in them.
+      rms: Root mean square of its activations after the updates.
+      change: Root mean square of what the updates changed in them.
     """
 
     rms: tuple[float, ...]
@@ -46,15 +46,15 @@ def coordinate_check(
     """Takes some updates at each width and measures the activations of the first batch.
 
     Args:
-      config: whole; each width takes its place in `model.width`. Where `model.head_dim` is given
+      config: Whole; each width takes its place in `model.width`. Where `model.head_dim` is given
         `model.num_heads` grows with it: all that is inside a block has to grow.
-      widths: at least two.
-      steps: updates; a few will do.
+      widths: At least two.
+      steps: Updates; a few will do.
     Returns:
       place in the model -> its sizes. Places are the outputs of the blocks, of their branches, and
       the logits.
     Raises:
-      ValueError: a width does not fit.
+      ValueError: A width does not fit.
     """
     task = make_task(config, allow=own_modules(config))
     measured = [_measure(_at_width(config, width), task, steps) for width in widths]

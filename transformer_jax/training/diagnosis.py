@@ -23,10 +23,10 @@ def explain_non_finite(
     """Says which update was not applied, why, and what may help.
 
     Args:
-      score: sums of each example, without dropout.
-      params: before the update.
-      batch: of the update.
-      step: updates before it.
+      score: Sums of each example, without dropout.
+      params: Before the update.
+      batch: Of the update.
+      step: Updates before it.
     """
     return (
         f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "

@@ -25,9 +25,9 @@ class Evaluation(NamedTuple):
     """A whole split, scored.
 
     Attributes:
-      means: loss in nats per target, accuracy, and bits_per_byte of text.
-      protocol: how the split was scored.
-      sequences: loss, weight, correct weight (and bytes, of text) of each example, arrays [N]; and
+      means: Loss in nats per target, accuracy, and bits_per_byte of text.
+      protocol: How the split was scored.
+      sequences: Loss, weight, correct weight (and bytes, of text) of each example, arrays [N]; and
         its cluster, the document that a window of running text begins in.
     """
 
@@ -45,9 +45,9 @@ def make_score(
     Equal models share it, runs of a study say.
 
     Args:
-      model: see score_batch.
-      places: whose logits are made at once, the config's training.loss_chunk; None: all.
-      sharding: of the model over devices; None: one device.
+      model: See score_batch.
+      places: Whose logits are made at once, the config's training.loss_chunk; None: all.
+      sharding: Of the model over devices; None: one device.
     """
     objective = in_chunks(CrossEntropy(), places)
 
@@ -80,11 +80,11 @@ def evaluate(
     """Scores every target of a split once; the batch size changes nothing but speed.
 
     Args:
-      score: from make_score.
-      params: of the model.
-      task: gives the examples.
-      split: train, validation or test.
-      batch_size: examples in a batch.
+      score: From make_score.
+      params: Of the model.
+      task: Gives the examples.
+      split: Train, validation or test.
+      batch_size: Examples in a batch.
     """
     columns: dict[str, list[np.ndarray]] = {}
     for batch in task.evaluation_batches(split, batch_size):
@@ -118,8 +118,8 @@ def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
     """Keeps the scores of each example as arrays named SPLIT/loss, SPLIT/weight, ...
 
     Args:
-      path: of the npz file.
-      scored: split -> its evaluation.
+      path: Of the npz file.
+      scored: Split -> its evaluation.
     """
     columns: dict[str, Any] = {
         f"{split}/{name}": column

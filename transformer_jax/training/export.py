@@ -43,15 +43,15 @@ def export_run(
     """Writes a run into a new folder that transformers' Auto classes load, and load_run does.
 
     Args:
-      run: with a model that an architecture of theirs can compute, see to_huggingface.
-      folder: new or empty.
-      name: of the run, for the model card.
-      scores: split -> name -> number, for the model card.
+      run: With a model that an architecture of theirs can compute, see to_huggingface.
+      folder: New or empty.
+      name: Of the run, for the model card.
+      scores: Split -> name -> number, for the model card.
       data: `data` of the run's manifest; pixel_mean and pixel_deviation are read of it.
     Returns:
       The architecture.
     Raises:
-      InvalidInput: no architecture of theirs computes the model, they cannot have its tokenizer, or
+      InvalidInput: No architecture of theirs computes the model, they cannot have its tokenizer, or
         the folder is not empty. Nothing is written then.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

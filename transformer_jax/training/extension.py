@@ -17,9 +17,9 @@ class Extension(NamedTuple):
     """Changes with which a run continues from its newest checkpoint.
 
     Attributes:
-      config: of what is to come.
-      step: updates that there are.
-      changed: full key -> values until then and from then on.
+      config: Of what is to come.
+      step: Updates that there are.
+      changed: Full key -> values until then and from then on.
     """
 
     config: ConfigDict
@@ -39,10 +39,10 @@ class Extension(NamedTuple):
         The manifest's `legs` say from which update on what was changed, and the scores until then.
 
         Args:
-          directory: of the run.
-          facts: what identifies the data.
+          directory: Of the run.
+          facts: What identifies the data.
         Raises:
-          InvalidInput: the data is not what the run began with; nothing was written.
+          InvalidInput: The data is not what the run began with; nothing was written.
         """
         directory.refuse_other_data(facts)
         if not self.changed:
@@ -70,11 +70,11 @@ def extension_of(
     """Returns how a run may go on with more updates or another rate; writes nothing.
 
     Args:
-      config: of what is to come.
-      directory: of a run.
-      across_numerics: whether it may go on though it began with other numerics.
+      config: Of what is to come.
+      directory: Of a run.
+      across_numerics: Whether it may go on though it began with other numerics.
     Raises:
-      InvalidInput: there is no run, it is a cell of a study, something else would change, there
+      InvalidInput: There is no run, it is a cell of a study, something else would change, there
         is no update to come, or no checkpoint to go on from.
     """
     where = f"--workdir={directory.path}"

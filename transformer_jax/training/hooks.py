@@ -1,16 +1,16 @@
-"""Functions that are called while a model is trained: HOOKS, and the mark of one that intervenes.
+"""Hooks, functions that are called during training: HOOKS, and the mark of one that intervenes.
 
-A hook declares what it wants, by the names of its arguments, and gives numbers by name, which go to
+The names of a hook's arguments say what it needs, and it returns numbers by name, which go to
 metrics.jsonl as NAME_OF_THE_HOOK/NAME:
 
-  state   what training carries: step, params, opt_state
+  state   the training state: step, params, opt_state
   run     the model as it would be loaded now (see load_run)
-  task    its data
-  batch   that of the update that follows
-  step    updates so far
+  task    the data
+  batch   the batch of the next update
+  step    number of updates so far
 
-It gets copies, so what it does changes no bit of training; a hook that shall change some gives a
-new state, or that and numbers, and says so by the mark `intervenes`. The cells of a study know.
+It gets copies, so it changes no bit of training. A hook that is meant to returns a new
+state, or a state and numbers, and is marked by `intervenes`; that identifies a study's cells too.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ Numbers = Mapping[str, float]
 
 
 def intervenes(hook: Callable) -> Callable:
-    """Marks a hook that changes what is trained: it returns a new state, or (state, numbers)."""
+    """Marks a hook that changes training: it returns a new state, or (state, numbers)."""
     hook.intervenes = True  # ty: ignore[missing-attribute]
     return hook
 
@@ -57,7 +57,7 @@ def parameter_norms(state: TrainState) -> Numbers:
 
 
 def residual_norms(run: Run, batch: Batch) -> Numbers:
-    """Root mean square of the stream behind each block, over the places of a batch."""
+    """Root mean square of the residual stream after each block, over the positions of a batch."""
     return _at_sites(run.model, run.sharding, "*block_*.residual", _size)(
         run.params, batch["inputs"]
     )
@@ -66,7 +66,7 @@ def residual_norms(run: Run, batch: Batch) -> Numbers:
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
     """Mean entropy in nats of the attention weights of each layer, over a batch's tokens.
 
-    Weights that are no distribution, as a sigmoid's and differences of two, have none.
+    Weights that are not distributions, of sigmoids or differences, have none.
     """
     entropies = _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(
         run.params, batch["inputs"]
@@ -87,7 +87,7 @@ def _entropy(weights: jax.Array) -> jax.Array:
 def _at_sites(
     model: Any, sharding: "Sharding | None", pattern: str, of: Callable
 ) -> Callable[[Any, Any], Numbers]:
-    """Compiled: parameters and inputs -> a number for each site that a pattern fits."""
+    """Returns a compiled function from parameters and inputs to a number per matching site."""
 
     @jax.jit
     def numbers(params: Any, inputs: Any) -> Numbers:
@@ -117,17 +117,17 @@ def call_hooks(
     """Calls hooks one after another.
 
     Args:
-      run_of: makes a run of a state, whose parameters this process has whole.
-      state: after an update.
-      names: of the hooks.
-      task: the data.
-      order: seed of the data order.
-      step: updates so far.
-      allow: modules that may be imported.
+      run_of: Function from a state, whose parameters this process has whole, to a run.
+      state: The state after an update.
+      names: Names of the hooks.
+      task: The data.
+      order: Seed of the data order.
+      step: Updates so far.
+      allow: Modules that may be imported.
     Returns:
-      The state, the same unless a hook intervened, and the numbers that they gave.
+      The state, unchanged unless a hook intervened, and the numbers.
     Raises:
-      InvalidInput: a hook of the user's own failed, or gave something else; the text tells.
+      InvalidInput: A user-defined hook failed, or returned something else.
     """
     row: dict[str, float] = {}
     for name in names:
@@ -164,7 +164,7 @@ def _copied(run: Run) -> Run:
 
 
 def _checked(who: str, old: TrainState, new: Any) -> TrainState:
-    """The new state, if it is one like the old one."""
+    """Returns the new state if it has the same arrays as the old one."""
     shapes = [
         jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
         for tree in (old, new)

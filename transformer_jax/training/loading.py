@@ -36,7 +36,7 @@ def _run_of_huggingface(source: str | Path) -> Run:
     """A model of theirs as a run.
 
     Raises:
-      InvalidInput: see from_huggingface; or it writes after a source, and the folder does not say
+      InvalidInput: See from_huggingface; or it writes after a source, and the folder does not say
         how.
     """
     from transformer_jax.interop import from_huggingface
@@ -107,18 +107,18 @@ def load_run(
     what config_from_huggingface gives, for longer texts.
 
     Args:
-      workdir: the run's directory; or a folder with config.json and model.safetensors, or a
+      workdir: The run's directory; or a folder with config.json and model.safetensors, or a
         repository of the hub, OWNER/NAME.
-      say: takes one line about each checkpoint that is skipped.
-      allow: modules of the run's own classes that may be imported; without them a run that names
+      say: Takes one line about each checkpoint that is skipped.
+      allow: Modules of the run's own classes that may be imported; without them a run that names
         such a class is refused, and nothing of it is executed.
-      mesh: devices over which its parameters are spread, {"fsdp": 8} say, by the axes of `mesh` in
+      mesh: Devices over which its parameters are spread, {"fsdp": 8} say, by the axes of `mesh` in
         a config; one device if not given, whatever it was trained on. A model of Hugging Face is
         spread once it is loaded.
     Returns:
       The run, ready to apply, with the mean of the weights if it was trained with one.
     Raises:
-      InvalidInput: no run, no whole checkpoint, a damaged or foreign one, another tokenizer
+      InvalidInput: No run, no whole checkpoint, a damaged or foreign one, another tokenizer
         than the run was trained with, or a mesh of more devices than there are.
     """
     if is_of_huggingface(workdir):
@@ -181,9 +181,9 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
     """Raises InvalidInput where a model was not made for data of these classes, tokens or sizes.
 
     Args:
-      run: of the model.
-      task: of the data.
-      source: its name, for messages.
+      run: Of the model.
+      task: Of the data.
+      source: Its name, for messages.
     """
     if run.tokenizer is None and task.tokenizer is not None:
         raise InvalidInput("this run reads no text: it has no tokenizer.json")

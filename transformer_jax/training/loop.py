@@ -58,13 +58,13 @@ def train(
     profile: bool = False,
     extension: "Extension | None" = None,
 ) -> dict[str, float]:
-    """Trains a config in a run directory, or resumes the run that is there.
+    """Trains a config in a run directory, or resumes the run in it.
 
     Args:
       config: A config of load_config; it is checked again.
       workdir: A new or empty directory, or that of the same run.
       progress: Where progress is reported; standard output if None.
-      allow: Further modules that may be imported, for the classes of the run whose weights it
+      allow: Further modules that may be imported for the classes of the run that it
         starts from.
       across_numerics: Whether a run that began with other numerics may resume, see provenance.
       profile: Whether to write a trace of some steps to `profile` in the directory.
@@ -77,7 +77,7 @@ def train(
       InvalidInput: The config, the data or the directory is not valid; nothing was lost.
       NonFinite: The loss or a gradient is not finite; the run was saved before that step.
       SaveFailed: The last checkpoint could not be written.
-      Interrupted: SIGTERM, SIGINT or SIGUSR2 came; the run was saved.
+      Interrupted: The process received SIGTERM, SIGINT or SIGUSR2; the run was saved.
     """
     configs.check(config)
     refuse_what_is_not_installed(config)
@@ -130,10 +130,10 @@ def train_members(
     program: Program | None = None,
     trace_to: Path | None = None,
 ) -> None:
-    """Trains runs together, each to its own end; one that fails (see its `error`) stops no other.
+    """Trains runs together, each to its end; one that fails (see its `error`) stops no other.
 
     Args:
-      members: At most as many as the program is wide, that differ in seeds and traced options.
+      members: At most as many as the program is wide; they differ in seeds and traced options.
       stop: The signal that ends training.
       program: The compiled steps; made for the first member if None.
       trace_to: Folder for a trace of the second call by jax's profiler; the first call is not
@@ -186,10 +186,10 @@ def _take_steps(
 
 
 class Member:
-    """One run of those that are trained together: its files, its state and its schedule.
+    """One of the runs that are trained together: its files, its state and its schedule.
 
     Attributes:
-      prepared: Data, model and optimizer, after `begin`.
+      prepared: Data, model and optimizer, set by `begin`.
       has_ended: Whether it needs no more steps.
       error: The error that ended it early, or None.
     """
@@ -287,7 +287,7 @@ class Member:
         return StepRequest(self.numbers, self.state, stacked, np.int32(num_steps))
 
     def later_batches(self) -> Iterator[Callable[[], None]]:
-        """Yields work of the request after this one, to be done while this one is computed."""
+        """Yields work for the next request, to be done during this one."""
         first = self.directory.step + self.num_steps
         for step in range(first, min(first + self.num_steps, self.config.training.steps)):
             yield functools.partial(self.batches.make, step)
@@ -295,11 +295,11 @@ class Member:
     def go_on(self, result: StepResult, waited: float = 0.0) -> None:
         """Logs, evaluates and saves what is due after the requested steps.
 
-        `waited` are the seconds after them that went into a batch which was being made.
+        `waited` are the seconds that were spent waiting for a batch.
 
         Raises:
           NonFinite: A step was not finite; the run was saved before it.
-          Interrupted: A signal came; the run was saved.
+          Interrupted: A signal was received; the run was saved.
           SaveFailed: The last checkpoint could not be written.
         """
         steps, directory, hooks = self.config.training.steps, self.directory, self.config.hooks
@@ -391,7 +391,7 @@ class Member:
         return self.prepared.stack(restored.state)
 
     def _initial_files(self) -> dict[str, str]:
-        """Hashes of the files that training starts from, by option."""
+        """Returns hashes of the files that training starts from, by option."""
         if not any(self.config.initial.values()):
             return {}
         from transformer_jax.runs.initial_files import fingerprint_of
@@ -420,7 +420,7 @@ class Member:
     # ---- going on
 
     def _affordable_steps(self) -> int:
-        """Returns the number of steps of the next call: about a second's.
+        """Returns the number of steps of the next call, about a second's.
 
         A call ends at the next evaluation, checkpoint or hook; the first one is a single step.
         """
@@ -499,7 +499,7 @@ class Member:
 
     @property
     def _is_alone(self) -> bool:
-        """True if times are of this run alone, and not of several members together."""
+        """Whether measured times are of this run alone."""
         return (self.cell or {}).get("members", 1) == 1
 
     def _save(self, must: bool) -> None:

@@ -1,5 +1,5 @@
-"""Cross-entropy, and sums of it: one division at the end, so that padding, accumulation and devices
-average exactly. What training makes small is chosen in objectives.py.
+"""Cross-entropy and its sums: one division at the end, so that padding, accumulation and devices
+average exactly. objectives.py has the training objectives.
 """
 
 from typing import NamedTuple
@@ -12,17 +12,17 @@ from jax import Array
 def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Array:
     """Returns -weight * log softmax(logits)[target] for each target.
 
-    With smoothing e the target distribution is 1 - e on the target and e shared by all V classes
+    With smoothing e the target distribution has 1 - e on the target and e spread over all V classes
     (Szegedy et al. 2016, arXiv:1512.00567, section 7).
 
     A position of weight 0 gives exactly 0, with zero gradient, whatever its logits and target. A
     target outside the vocabulary gives NaN (a library that wraps -1 gives a finite wrong loss).
 
     Args:
-      logits: [..., V] float; computed with in float32 or wider.
+      logits: [..., V] float; computed in float32 or wider.
       targets: [...] int.
-      weights: [...] float, 0 where no loss is wanted.
-      smoothing: e, in [0, 1).
+      weights: [...] float, 0 where nothing is scored.
+      smoothing: The e above, in [0, 1).
     Returns:
       [...] nats.
     """
@@ -42,9 +42,9 @@ class Sums(NamedTuple):
     """Weighted sums over tokens; they add up over batches, then divide once.
 
     Attributes:
-      loss: nats.
-      correct: weight of the targets that had the largest logit.
-      weight: of all targets.
+      loss: Loss in nats.
+      correct: Weight of the targets that had the largest logit.
+      weight: Weight of all targets.
     """
 
     loss: Array
@@ -59,7 +59,7 @@ def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.
       logits: [B, ..., V].
       targets: [B, ...] int.
       weights: [B, ...] float.
-      smoothing: of the targets, see cross_entropy.
+      smoothing: Label smoothing, see cross_entropy.
     Returns:
       Sums of [B] each, float32 or wider.
     """
@@ -69,15 +69,15 @@ def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.
 
 
 def by_example(values: Array) -> Array:
-    """Adds up what belongs to each example: [B, ...] -> [B]."""
+    """Sums the values of each example: [B, ...] -> [B]."""
     return values.reshape(len(values), -1).sum(-1)
 
 
 def total(sums: Sums) -> Sums:
-    """Adds up the examples of a batch."""
+    """Sums over the examples of a batch."""
     return jax.tree.map(jnp.sum, sums)
 
 
 def safe_mean(value: Array, weight: Array) -> Array:
-    """Returns value / weight, and 0 where there is no weight."""
+    """Returns value / weight, or 0 if there is no weight."""
     return value / jnp.where(weight == 0, 1, weight)

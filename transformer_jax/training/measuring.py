@@ -35,11 +35,11 @@ class Measured(NamedTuple):
     """Inputs of metrics after a split was evaluated.
 
     Attributes:
-      run: the model as it is.
-      task: its data.
-      split: validation or test.
-      evaluation: of the split, at the end with scores of what the model wrote.
-      curve: rows so far, see curve_of; None: training goes on.
+      run: The model as it is.
+      task: Its data.
+      split: Validation or test.
+      evaluation: Of the split, at the end with scores of what the model wrote.
+      curve: Rows so far, see curve_of; None: training goes on.
     """
 
     run: "Run"
@@ -55,11 +55,11 @@ def score_split(
     """Returns the scores that every run of a task has, of a whole split.
 
     Args:
-      run: the model as it is.
-      task: its data.
-      score: from make_score.
-      split: validation or test.
-      at_end: whether to have the model write, where its task scores that.
+      run: The model as it is.
+      task: Its data.
+      score: From make_score.
+      split: Validation or test.
+      at_end: Whether to have the model write, where its task scores that.
     """
     config = run.config
     scored = evaluate(score, run.params, task, split, config.evaluation.batch_size)
@@ -84,14 +84,14 @@ def measured(
     """Returns the values of some metrics, as far as it is time for them.
 
     Args:
-      names: rows of METRICS, or MODULE:NAME.
-      at: what they are of.
-      allow: modules that may be imported.
-      tell: takes what went wrong with a metric of the user's own, which is then None: a run that
+      names: Rows of METRICS, or MODULE:NAME.
+      at: What they are of.
+      allow: Modules that may be imported.
+      tell: Takes what went wrong with a metric of the user's own, which is then None: a run that
         has come to its end is not lost for it. None: it is raised.
-      again: whether to measure also what the evaluation has already.
+      again: Whether to measure also what the evaluation has already.
     Raises:
-      InvalidInput: a metric of the user's own failed, or gave no number; the text tells.
+      InvalidInput: A metric of the user's own failed, or gave no number; the text tells.
     """
     functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in names}
     parameters = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
@@ -131,7 +131,7 @@ def try_metrics(
     """Tries the user's own metrics on one batch, those that are measured while a run goes on.
 
     Raises:
-      InvalidInput: one of them failed, or gave no number; the text tells.
+      InvalidInput: One of them failed, or gave no number; the text tells.
     """
     own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
     some: Any = _FirstBatch(task)
@@ -202,8 +202,8 @@ def results_of(row: Mapping[str, Any], target: str) -> str:
     """Returns the scores of both splits in words, one line for each.
 
     Args:
-      row: the last one of metrics.jsonl.
-      target: what a loss is the mean over.
+      row: The last one of metrics.jsonl.
+      target: What a loss is the mean over.
     """
     names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
     size, lines = max(13, *map(len, names)), []
@@ -226,11 +226,11 @@ def curve_of(
     """Returns rows of metrics.jsonl with what training had cost by then.
 
     Args:
-      rows: of metrics.jsonl.
-      counted: what data is counted in, "tokens" say.
-      per_update: how many of these an update sees.
-      operations: of an update.
-      alone: whether its times are the run's own.
+      rows: Of metrics.jsonl.
+      counted: What data is counted in, "tokens" say.
+      per_update: How many of these an update sees.
+      operations: Of an update.
+      alone: Whether its times are the run's own.
     """
     curve, before, seconds = [], 0, 0.0
     # Where evaluations come before the first row with a time, that one is the best guess.

@@ -62,8 +62,8 @@ def peak_bytes(compiled: Any, platform: str) -> int:
     """Returns what a compiled program needs at the worst moment.
 
     Args:
-      compiled: the program.
-      platform: that it is for: cpu, gpu or tpu.
+      compiled: The program.
+      platform: That it is for: cpu, gpu or tpu.
     """
     if platform == "cpu":  # whose peak leaves temporaries out
         return laid_out_bytes(compiled)
@@ -90,7 +90,7 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
     """Raises InvalidInput where parameters, optimizer and gradients alone are too large.
 
     Args:
-      template: shapes of the state.
+      template: Shapes of the state.
       config: whole.
     """
     device, needed = jax.local_devices()[0], nbytes(template) + nbytes(template.params)
@@ -108,7 +108,7 @@ def refusal_explained(config: ConfigDict) -> Generator[None]:
     """Raises InvalidInput, with what would help, where a compiler refuses for want of memory.
 
     Args:
-      config: of the step that is compiled.
+      config: Of the step that is compiled.
     """
     try:
         yield

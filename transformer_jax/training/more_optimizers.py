@@ -26,10 +26,10 @@ def adafactor(
     Of arrays with two axes of 128 or more; those of narrower ones are kept whole.
 
     Args:
-      parts: what stands around the rule.
-      decay_rate: exponent with which older moments fade.
-      clip: largest root mean square of an update.
-      scale_by_parameters: whether updates are relative to the size of the parameters, as in the
+      parts: What stands around the rule.
+      decay_rate: Exponent with which older moments fade.
+      clip: Largest root mean square of an update.
+      scale_by_parameters: Whether updates are relative to the size of the parameters, as in the
         paper; then the rate should be higher.
     """
     relative = [optax.scale_by_param_block_rms()] if scale_by_parameters else []
@@ -53,11 +53,11 @@ def muon(
     kernels of experts, stacked in front, are taken one by one.
 
     Args:
-      parts: what stands around the rule.
-      beta: decay of the momentum.
-      nesterov: whether the momentum looks ahead.
-      b1: of AdamW, for embeddings, norms, biases and what is outside the blocks.
-      b2: of AdamW.
+      parts: What stands around the rule.
+      beta: Decay of the momentum.
+      nesterov: Whether the momentum looks ahead.
+      b1: Of AdamW, for embeddings, norms, biases and what is outside the blocks.
+      b2: Of AdamW.
     """
 
     def matrices(params: Any) -> Any:
@@ -90,10 +90,10 @@ def schedule_free(
     `warmup_constant`. Models are evaluated, shown and loaded with the mean.
 
     Args:
-      parts: see UpdateParts.
-      b1: how much gradients are taken at the mean; it is a part of the state.
-      b2: decay of the mean of squares a step.
-      eps: added to its root.
+      parts: See UpdateParts.
+      b1: How much gradients are taken at the mean; it is a part of the state.
+      b2: Decay of the mean of squares a step.
+      eps: Added to its root.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
     # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.

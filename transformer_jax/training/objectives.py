@@ -1,4 +1,4 @@
-"""The training loss, by what is called the objective: the rows of `objective.name`.
+"""Training objectives: the entries of `objective.name`.
 
 An objective is any object with the method `sums` of CrossEntropy.
 """
@@ -21,11 +21,11 @@ from transformer_jax.training.losses import Sums, sums_of
 
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy:
-    """Minus the logarithm of the target's probability.
+    """Cross-entropy: minus the logarithm of the target's probability.
 
     Attributes:
-      smoothing: share of the target's probability that is spread over all classes (Szegedy et al.
-        2016, arXiv:1512.00567, section 7). Only the training loss has it.
+      smoothing: Fraction of the target's probability spread over all classes (Szegedy et al.
+        2016, arXiv:1512.00567, section 7); only in the training loss.
     """
 
     smoothing: Share = 0.0
@@ -41,13 +41,13 @@ class CrossEntropy:
         """Returns the sums of each example.
 
         Args:
-          hidden: [B, ..., D], what the model's output layer reads.
-          project: from any part of `hidden` to its logits, [..., D] -> [..., V].
+          hidden: Input of the model's output layer, [B, ..., D].
+          project: Function from any part of `hidden` to its logits, [..., D] -> [..., V].
           targets: [B, ...] int.
-          weights: [B, ...] float, 0 where nothing is asked.
-          key: of what an objective draws.
+          weights: [B, ...] float, 0 where nothing is scored.
+          key: PRNG key of objectives that draw.
         Returns:
-          Sums of [B] each; the loss is what is made small, per weight.
+          Sums of [B] each; training minimises the loss per weight.
         """
         del key
         return sums_of(project(hidden), targets, weights, self.smoothing)
@@ -55,14 +55,14 @@ class CrossEntropy:
 
 @dataclasses.dataclass(frozen=True)
 class InChunks:
-    """An objective that sees the logits of some places at a time, forward and backward.
+    """An objective that computes the logits of some positions at a time, forward and backward.
 
-    The array of all logits, [B, L, V], is never made: those of a chunk are made again for its
-    gradient. The sums are those of the objective but for rounding.
+    The array of all logits, [B, L, V], is never made: a chunk's logits are recomputed for its
+    gradient. The sums equal those of the objective up to rounding.
 
     Attributes:
-      objective: whose sums over places are the sums of its parts.
-      places: of a text in a chunk; examples with one target each are no text and stay whole.
+      objective: An objective whose sums over positions are the sums over its parts.
+      places: Positions of a text per chunk; examples with one target stay whole.
     """
 
     objective: Any
@@ -113,7 +113,7 @@ class InChunks:
 
 
 def in_chunks(objective: Any, places: int | None) -> Any:
-    """Returns the objective in chunks of some places; None leaves it as it is."""
+    """Returns the objective in chunks of some positions, or unchanged if None."""
     return objective if places is None else InChunks(objective, places)
 
 
@@ -128,18 +128,18 @@ def score_batch(
     key: Array | None = None,
     **options: Any,
 ) -> tuple[Sums, Array]:
-    """Applies a model to a batch; returns sums by example, and what layers add to the loss.
+    """Applies a model to a batch; returns sums by example, and losses that layers add.
 
     Args:
-      model: takes the batch's inputs and `return_hidden`, and has `project`, as Decoder does; one
-        without `project` gives logits at once.
-      params: of the model.
-      batch: as data makes it.
-      objective: a row of OBJECTIVES, or one of your own.
-      key: of what the objective draws.
-      **options: further arguments of `model.apply`, such as train and rngs.
+      model: A model that takes the batch's inputs and `return_hidden` and has `project`, as Decoder
+        does; a model without `project` returns logits directly.
+      params: Parameters of the model.
+      batch: A batch of a task.
+      objective: An entry of OBJECTIVES, or user-defined.
+      key: PRNG key of the objective.
+      **options: Further arguments of `model.apply`, such as train and rngs.
     Returns:
-      Sums of [B] each; and [B], the sum of what is sown under `losses`, 0 in most models.
+      Sums of [B] each, and the sum of the values sown under `losses`, [B], 0 in most models.
     """
     variables, is_parted = {"params": params}, hasattr(model, "project")
 

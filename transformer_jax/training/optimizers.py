@@ -1,6 +1,6 @@
 """Optimizers by name, all from optax.
 
-Each combines its own rule with the parts that all share: weight decay and the learning rate.
+Each combines its own rule with parts that all share: weight decay and the learning rate.
 """
 
 import functools
@@ -26,11 +26,11 @@ Transformation = optax.GradientTransformation | optax.GradientTransformationExtr
 
 
 class UpdateParts(NamedTuple):
-    """The parts of an update that all optimizers share.
+    """Parts of an update that all optimizers share.
 
     Attributes:
       decay: Adds weight decay, for the parameters that decay.
-      rate: Multiplies by minus the learning rate, by path.
+      rate: Multiplies by minus the learning rate, which depends on the parameter's path.
       schedule: The learning rate alone.
     """
 
@@ -75,7 +75,7 @@ def sgd(
     Args:
       parts: See UpdateParts.
       momentum: Decay per step of the sum of gradients.
-      nesterov: Whether to look one step ahead.
+      nesterov: Whether to use Nesterov momentum.
     """
     return optax.chain(parts.decay, optax.trace(momentum, nesterov), parts.rate)
 
@@ -87,7 +87,7 @@ def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> T
 
     Args:
       parts: See UpdateParts.
-      b1: Share of the mean in the direction of an update.
+      b1: Weight of the mean in the direction of an update.
       b2: Decay per step of the mean of gradients.
     """
     return optax.chain(optax.scale_by_lion(b1, b2), parts.decay, parts.rate)
@@ -109,7 +109,7 @@ OPTIMIZERS = {
 
 
 def reads_the_width(path: tuple) -> bool:
-    """Returns whether a parameter is a kernel in a block whose inputs grow with the width."""
+    """Returns whether a parameter is a kernel in a block whose input size grows with the width."""
     names = path_text(path).split("/")
     in_block = any(name.startswith("block_") for name in names)
     mixes_heads = names[-2:-1] in (["scores"], ["weights"])
@@ -117,12 +117,12 @@ def reads_the_width(path: tuple) -> bool:
 
 
 def is_hidden_kernel(path: tuple) -> bool:
-    """Returns whether its outputs grow with the width as well: a matrix in the sense of Muon."""
+    """Returns whether its output size grows with the width too: a matrix in the sense of Muon."""
     return reads_the_width(path) and path_text(path).split("/")[-2] != "router"
 
 
 def frozen_mask(params, prefixes: tuple[str, ...]):
-    """Returns a tree of bools: which parameters stay as they are, by their path's beginning."""
+    """Returns a tree of bools that marks parameters with one of the path prefixes."""
     return jax.tree.map_with_path(lambda path, _: _is_frozen(path, prefixes), params)
 
 
@@ -131,7 +131,7 @@ def _is_frozen(path: tuple, prefixes: tuple[str, ...]) -> bool:
 
 
 def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
-    """Returns the product of the PATH=NUMBER whose path a parameter's begins with."""
+    """Returns the product of the factors PATH=NUMBER whose path is a prefix of a parameter's."""
     product = 1.0
     for text in multipliers:
         prefix, _, factor = text.partition("=")
@@ -140,9 +140,9 @@ def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
 
 
 def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
-    """Returns a parameter's decay over optimizer.weight_decay, by the names in its path.
+    """Returns a parameter's weight decay relative to optimizer.weight_decay, by its name.
 
-    By name and not by number of axes, which is wrong for parameters stacked over layers or seeds.
+    The number of axes would be wrong for parameters stacked over layers or seeds.
     """
     optimizer = config.optimizer
     decays = path_text(path).rsplit("/", 1)[-1] in optimizer.decay_parameters
@@ -154,7 +154,7 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
 
 
 def stateless_by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
-    """A transformation without state that treats each parameter by its path."""
+    """Returns a stateless transformation that handles each parameter according to its path."""
 
     def update(updates: Any, params: Any) -> Any:
         return jax.tree.map_with_path(function, updates, params)
@@ -166,16 +166,16 @@ def stateless_by_path(function: Callable[[tuple, Array, Array | None], Array]) -
 
 
 class WeightMean(NamedTuple):
-    """The exponential moving average of the weights; a part of the optimizer's state."""
+    """Exponential moving average of the weights, kept in the optimizer state."""
 
     mean: Any
 
 
 def weight_mean(decay: float) -> Transformation:
-    """Keeps mean = decay * mean + (1 - decay) * weights; changes no update.
+    """Returns a transformation that keeps mean = decay * mean + (1 - decay) * weights.
 
-    It begins with the initial weights. Polyak and Juditsky 1992; as in Tarvainen and Valpola 2017,
-    arXiv:1703.01780, equation 1.
+    It changes no update and starts from the initial weights. Polyak and Juditsky 1992; Tarvainen,
+    Valpola 2017, arXiv:1703.01780, equation 1.
     """
 
     def update(updates: Any, state: WeightMean, params: Any) -> tuple[Any, WeightMean]:
@@ -205,7 +205,7 @@ def evaluated_params(opt_state: Any, params: Any) -> Any:
 def traced_numbers(config: ConfigDict) -> dict[str, float]:
     """Returns the options of optimizer and schedule that a step takes as arguments, by full key.
 
-    User-defined optimizers and schedules may compare numbers in Python: they get none of these.
+    User-defined optimizers and schedules may compare numbers in Python, so they get none.
     """
     if is_user_defined(config.optimizer.name) or is_user_defined(config.schedule.name):
         return {}
@@ -219,7 +219,7 @@ def make_schedule(
 ) -> optax.Schedule:
     """Returns the learning rate as a function of the number of earlier updates.
 
-    `peak` takes the place of the config's learning rate.
+    `peak` replaces the config's learning rate.
     """
     schedule = chosen(SCHEDULES, config.schedule.name, "schedule.name", allow)
     options = options_of(config, "schedule.name")
@@ -269,7 +269,7 @@ def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
 
 
 def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
-    """Multiplies by minus the learning rate and by the multipliers of a parameter's path."""
+    """Returns the factor minus the learning rate, times the multipliers of a parameter's path."""
     same = optax.scale_by_learning_rate(schedule)
 
     def scaled(path: tuple, update: Array) -> Array:

@@ -149,7 +149,7 @@ class Prepared:
     ) -> tuple[TrainState, StepRecord]:
         """Takes `num_steps` training steps on stacked batches [C, B, ...], see make_run_steps.
 
-        Arguments are those of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
+        Takes the results of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
         """
         optimizer = make_optimizer(
             self.config, self.allow, {k: number for k, number in numbers.items() if k != "seed"}
@@ -191,14 +191,14 @@ class Prepared:
         )
 
     def stack(self, state: TrainState) -> TrainState:
-        """Returns a state as `advance` takes it: scanned blocks stacked, arrays in place."""
+        """Returns a state in the layout of `advance`: scanned blocks stacked, arrays in place."""
         stacked = _stacked(self._unit, state)
         if self.sharding is None:
             return stacked
         return put(stacked, self.sharding.of_state(stacked))
 
     def unstacked(self, tree: Any) -> Any:
-        """Returns a state, or its parameters, with blocks one by one: the reverse of `stack`."""
+        """Returns a state, or its parameters, with separate blocks: the reverse of `stack`."""
         if self._unit is None:
             return tree
         from transformer_jax.models.layouts import unstack_blocks
@@ -214,7 +214,7 @@ class Prepared:
 
     @functools.cached_property
     def stacked_template(self) -> TrainState:
-        """Shapes of the state as `advance` takes it."""
+        """Shapes of the state in the layout of `advance`."""
         stacked = jax.eval_shape(lambda s: _stacked(self._unit, s), self.template)
         return self._with_places(stacked)
 
@@ -223,7 +223,7 @@ class Prepared:
         """The compiled `advance`, which reuses the memory of the state.
 
         Raises:
-          InvalidInput: The device has too little memory; the message says what would help.
+          InvalidInput: The device has too little memory; the message names remedies.
         """
         lowered = jax.jit(self.advance, donate_argnums=1).lower(*self.shapes)
         with refusal_explained(self.config):
@@ -270,7 +270,7 @@ class Prepared:
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
-        """Returns `num_steps` batches from `step` on as `advance` takes them, see in_one_call."""
+        """Returns `num_steps` batches from `step` on in `advance`'s layout, see in_one_call."""
         batches = [self.task.batch(seed, step + index) for index in range(num_steps)]
         return in_one_call(batches, self.capacity)
 
@@ -392,13 +392,13 @@ def prepare(
     task: Task | None = None,
     devices: Sequence[Any] | None = None,
 ) -> Prepared:
-    """Reads the data and makes the model and the optimizer of a checked config.
+    """Reads the data and builds the model and the optimizer of a checked config.
 
     Args:
       config: The config.
       tokenizer: Tokenizer of a stored run; the config's if None.
       allow: Modules that may be imported besides those that the config names.
-      task: Data that was read already.
+      task: Data that was already read.
       devices: Devices of the mesh; jax's if None.
 
     Raises:

@@ -25,10 +25,10 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
     its default. It is what get_config() of a config file may return, changed or not.
 
     Args:
-      source: a folder with config.json and model.safetensors, or a repository of the hub,
+      source: A folder with config.json and model.safetensors, or a repository of the hub,
         OWNER/NAME.
     Raises:
-      InvalidInput: no such folder, another architecture, or an option that our models lack.
+      InvalidInput: No such folder, another architecture, or an option that our models lack.
     """
     # Here, so that whoever reads a config does not wait for jax.
     from transformer_jax.interop.huggingface import model_of
@@ -66,7 +66,7 @@ def options_of_model(model: Any) -> dict[str, Any]:
     What the data decides (vocab_size, num_classes, image_shape) is none of them.
 
     Args:
-      model: of a class in MODELS, all its rows by their names.
+      model: Of a class in MODELS, all its rows by their names.
     """
     from transformer_jax.models import MODELS
 

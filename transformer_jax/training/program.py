@@ -1,4 +1,4 @@
-"""The compiled training program of one run, or of several that differ in numbers alone."""
+"""The compiled training program of one run, or of several that differ only in numbers."""
 
 import functools
 import time
@@ -18,7 +18,7 @@ from transformer_jax.training.step import StepRecord, TrainState
 
 
 class StepRequest(NamedTuple):
-    """The steps that a run asks for: the arguments of Prepared.advance."""
+    """Steps requested by a run: the arguments of Prepared.advance."""
 
     numbers: Mapping[str, np.generic | Array]
     state: TrainState
@@ -30,10 +30,10 @@ class StepResult(NamedTuple):
     """The result of a request.
 
     Attributes:
-      state: after the steps.
-      records: of each step [C], in the host's memory.
-      seconds: that the call took, compilation left out.
-      num_steps: most steps that any member took in it.
+      state: State after the steps.
+      records: Record of each step [C], in host memory.
+      seconds: Duration of the call, without compilation.
+      num_steps: Largest number of steps of a member in the call.
     """
 
     state: TrainState
@@ -43,28 +43,28 @@ class StepResult(NamedTuple):
 
 
 class Program:
-    """Takes steps of runs, its members, that differ only in seeds and in traced options.
+    """Takes steps of runs, its members, that differ only in seeds and traced options.
 
-    Members go one after another, each by the program of a single run, so that it has the bits of
-    one; or so many at a time under vmap, whose sums are in another order: then a member is a single
-    run up to rounding, whoever its neighbours are.
+    Members go one after another, each by the program of a single run and with its
+    bits; or several at a time under vmap, which sums in another order: a member then equals a run
+    of its own up to rounding, independently of the others.
     """
 
     def __init__(self, prepared: Prepared, width: int = 1) -> None:
         """Compiles nothing yet.
 
         Args:
-          prepared: one of the members, or any with the same program_key.
-          width: members at a time; 1: one after another.
+          prepared: Any of the members, or one with the same program_key.
+          width: Members at a time; 1 is one after another.
         """
         self.prepared, self.width = prepared, width
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The compiled program; the states' memory is used again.
+        """The compiled program, which reuses the memory of the states.
 
         Raises:
-          InvalidInput: so many members do not fit into the device's memory.
+          InvalidInput: The device has too little memory for so many members.
         """
         if self.width == 1:
             return self.prepared.program
@@ -87,15 +87,15 @@ class Program:
 
     @property
     def bytes_of_member(self) -> int:
-        """Memory of arguments, results and temporaries of the program, over its members."""
+        """Memory per member in bytes: arguments, results and temporaries of the program."""
         return laid_out_bytes(self.compiled) // self.width
 
     def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
-        """Takes the steps that members ask for.
+        """Takes the steps that members request.
 
         Args:
-          requests: at most as many as the program is wide; the memory of their states is used
-            again.
+          requests: At most as many as the program is wide; the memory of their states is
+            reused.
         """
         program = self.compiled
         started = time.monotonic()
@@ -115,7 +115,7 @@ class Program:
         return results[: len(requests)]
 
     def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
-        """Prepared.advance of several members; each argument is a list."""
+        """Applies Prepared.advance to several members; each argument is a list."""
         stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *column) for column in requests]
         states, records = jax.vmap(self.prepared.advance)(*stacked)
 

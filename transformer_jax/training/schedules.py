@@ -12,7 +12,7 @@ from transformer_jax.options import Count, Fraction, Natural, PositiveShare
 
 
 def constant(peak: float, steps: int) -> optax.Schedule:
-    """The peak learning rate throughout."""
+    """The peak learning rate throughout the run."""
     return optax.constant_schedule(peak)
 
 
@@ -20,9 +20,9 @@ def warmup_constant(peak: float, steps: int, warmup_steps: Natural = 100) -> opt
     """Linear warm-up, then the peak.
 
     Args:
-      peak: learning rate.
-      steps: updates in the run.
-      warmup_steps: updates of linear warm-up, fewer than the run has.
+      peak: Learning rate.
+      steps: Updates in the run.
+      warmup_steps: Updates of linear warm-up, must be less than `steps`.
     """
     return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
 
@@ -35,10 +35,10 @@ def warmup_cosine(
     Update warmup_steps has the peak, and the last one has final_fraction * peak.
 
     Args:
-      peak: learning rate after the warm-up.
-      steps: updates in the run.
-      warmup_steps: updates of linear warm-up, fewer than the run has.
-      final_fraction: learning rate of the last update over the peak.
+      peak: Learning rate at the end of warm-up.
+      steps: Updates in the run.
+      warmup_steps: Updates of linear warm-up, must be less than `steps`.
+      final_fraction: Final learning rate over the peak.
     """
     curve = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, warmup_steps, steps, end_value=final_fraction
@@ -49,13 +49,13 @@ def warmup_cosine(
 def warmup_linear(
     peak: float, steps: int, warmup_steps: Natural = 100, final_fraction: Fraction = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up, then a straight line down (Devlin et al. 2019, appendix A.2).
+    """Linear warm-up, then linear decay (Devlin et al. 2019, appendix A.2).
 
     Args:
-      peak: learning rate after the warm-up.
-      steps: updates in the run.
-      warmup_steps: updates of linear warm-up, fewer than the run has.
-      final_fraction: learning rate of the last update over the peak.
+      peak: Learning rate at the end of warm-up.
+      steps: Updates in the run.
+      warmup_steps: Updates of linear warm-up, must be less than `steps`.
+      final_fraction: Final learning rate over the peak.
     """
     span = max(steps - warmup_steps, 1)
 
@@ -72,17 +72,17 @@ def warmup_stable_decay(
     decay_fraction: PositiveShare = 0.2,
     final_fraction: Fraction = 0.0,
 ) -> optax.Schedule:
-    """Linear warm-up, the peak, and a straight line down over the last part.
+    """Linear warm-up, the peak, and linear decay over the last part.
 
     Hu et al. 2024, arXiv:2404.06395, section 4, with the linear decay of Hägele et al. 2024,
     arXiv:2405.18392.
 
     Args:
-      peak: learning rate after the warm-up.
-      steps: updates in the run.
-      warmup_steps: updates of linear warm-up, fewer than the run has.
-      decay_fraction: share of the run's updates in which the rate falls.
-      final_fraction: learning rate of the last update over the peak.
+      peak: Learning rate at the end of warm-up.
+      steps: Updates in the run.
+      warmup_steps: Updates of linear warm-up, must be less than `steps`.
+      decay_fraction: Fraction of the run's updates in which the rate falls.
+      final_fraction: Final learning rate over the peak.
     """
     decay_steps = max(round(decay_fraction * steps), 1)
 
@@ -94,15 +94,15 @@ def warmup_stable_decay(
 
 
 def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> optax.Schedule:
-    """The first transformer's schedule (Vaswani et al. 2017, section 5.3, equation 3).
+    """The schedule of the original transformer (Vaswani et al. 2017, section 5.3, equation 3).
 
     Update n = 1, 2, ... uses peak * min(n / warmup_steps, sqrt(warmup_steps / n)). The paper's
     width^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) has the peak (width * warmup_steps)^-0.5.
 
     Args:
-      peak: learning rate after the warm-up.
-      steps: updates in the run; the curve does not depend on them.
-      warmup_steps: updates of linear warm-up, fewer than the run has.
+      peak: Learning rate at the end of warm-up.
+      steps: Updates in the run; the curve does not depend on them.
+      warmup_steps: Updates of linear warm-up, must be less than `steps`.
     """
 
     def rate(count: Any) -> Any:
@@ -113,7 +113,7 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
 
 
 def _warmed_up(peak: float, warmup_steps: int, after: Any) -> optax.Schedule:
-    """Peak * n / warmup_steps, and peak * after(n) once that has reached the peak."""
+    """Returns peak * n / warmup_steps up to the peak, then peak * after(n)."""
 
     def rate(count: Any) -> Any:
         update = jnp.asarray(count + 1, jnp.float32)

@@ -43,10 +43,10 @@ def remarks_on_sharding(
     """Returns what a user should know of how a run's arrays lie, one line each.
 
     Args:
-      sharding: of the run.
-      state: its shapes.
-      examples: key -> how many examples a batch has, and in how many parts it is computed.
-      counts: axis of the mesh -> what it cuts, in words, -> how many of it there are.
+      sharding: Of the run.
+      state: Its shapes.
+      examples: Key -> how many examples a batch has, and in how many parts it is computed.
+      counts: Axis of the mesh -> what it cuts, in words, -> how many of it there are.
     """
     num_devices, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
     remarks = []

@@ -16,12 +16,12 @@ from transformer_jax.training.objectives import CrossEntropy, score_batch
 
 
 class TrainState(NamedTuple):
-    """All that training carries from step to step.
+    """State that training carries from step to step.
 
     Attributes:
-      step: optimizer updates so far, int32.
-      params: of the model.
-      opt_state: of the optimizer.
+      step: Number of updates so far, int32.
+      params: Parameters of the model.
+      opt_state: State of the optimizer.
     """
 
     step: Array
@@ -33,9 +33,9 @@ class StepRecord(NamedTuple):
     """Record of one step.
 
     Attributes:
-      loss: the objective's mean over the weighted targets of the batch, before the update.
-      gradient_norm: global norm, before clipping.
-      applied: whether the update was made: the two are finite. If not, the state is what it was.
+      loss: The objective's mean over the weighted targets of the batch, before the update.
+      gradient_norm: Global norm, before clipping.
+      applied: Whether the update was made: both are finite. Otherwise the state is unchanged.
     """
 
     loss: Array
@@ -49,9 +49,9 @@ def make_initial_state(
     """Returns a function that draws the state at step 0.
 
     Args:
-      model: gives `example_inputs`.
-      optimizer: from optax.
-      seed: of the initial values.
+      model: A model with `example_inputs`.
+      optimizer: An optax transformation.
+      seed: Seed of the initial values.
     """
 
     def initial_state() -> TrainState:
@@ -67,15 +67,15 @@ def make_mean_gradients(
 ) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
     """Returns (parameters, batch, key) -> the gradients of the mean loss, and its sums.
 
-    The mean is over all weighted targets of the batch. Parts of an accumulated batch add up sums
-    and divide once, so they equal the whole batch even when they hold different numbers of real
-    tokens. What layers add to the loss (of experts in balance, say) is in the gradients, and not in
+    The mean is over all weighted targets of the batch. Parts of an accumulated batch add their sums
+    and divide once, so they equal the whole batch even with different numbers of real
+    tokens. Losses that layers add (e.g. load balancing) are in the gradients, but not in
     the sums.
 
     Args:
-      model: takes the batch's inputs and `train`.
-      objective: gives the training loss, see objectives.
-      accumulation: parts that a batch is computed in.
+      model: A model that takes the batch's inputs and `train`.
+      objective: The training objective, see objectives.
+      accumulation: Number of parts in which a batch is computed.
     """
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
@@ -118,11 +118,11 @@ def make_train_step(
     """Returns one optimizer update as a pure function: gradients, then the optimizer's step.
 
     Args:
-      model: takes the batch's inputs and `train`.
-      optimizer: from optax; clipping is a part of it, see make_optimizer.
-      seed: of dropout, whose key in a step is fold_in(key, step).
-      accumulation: parts that a batch is computed in.
-      objective: gives the training loss, see objectives.
+      model: A model that takes the batch's inputs and `train`.
+      optimizer: An optax transformation with clipping, see make_optimizer.
+      seed: Seed of dropout, whose key in a step is fold_in(key, step).
+      accumulation: Number of parts in which a batch is computed.
+      objective: The training objective, see objectives.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
     mean_gradients = make_mean_gradients(model, objective, accumulation)
@@ -149,8 +149,8 @@ def make_run_steps(train_step: Callable) -> Callable:
     """Returns a function that takes many steps in one compiled program.
 
     The number of steps is an argument of the program, so one compilation serves every length, and
-    cutting a run into calls in another way gives the same bits. The first step that is not finite
-    ends the call with the state as it was before it.
+    dividing a run into other calls gives the same bits. The first step that is not finite
+    ends the call with the state before it.
     """
     step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
 

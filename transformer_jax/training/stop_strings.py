@@ -9,7 +9,7 @@ def ends_of(stop: str | Sequence[str]) -> list[str]:
     """Returns the strings that end a text.
 
     Raises:
-      InvalidInput: one of them is empty.
+      InvalidInput: One of them is empty.
     """
     ends = [stop] if isinstance(stop, str) else list(stop)
     if "" in ends:

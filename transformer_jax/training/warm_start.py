@@ -66,13 +66,13 @@ def start_from(
     """Replaces freshly drawn parameters by those that a config names.
 
     Args:
-      model: whose parameters they are.
-      params: freshly drawn.
-      initial: the config's section.
-      tokenizer: of the task.
-      allow: modules that a run which the weights are of may have imported.
+      model: Whose parameters they are.
+      params: Freshly drawn.
+      initial: The config's section.
+      tokenizer: Of the task.
+      allow: Modules that a run which the weights are of may have imported.
     Raises:
-      InvalidInput: weights or vectors cannot be read, or do not fit.
+      InvalidInput: Weights or vectors cannot be read, or do not fit.
     """
     remarks = []
     if initial.weights is not None:
@@ -272,13 +272,13 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
     """Reads word2vec's text format: a word and its numbers on each line, maybe sizes on the first.
 
     Args:
-      path: of the file (.gz too).
-      wanted: words; others are passed over.
-      width: numbers that a vector has to have.
+      path: Of the file (.gz too).
+      wanted: Words; others are passed over.
+      width: Numbers that a vector has to have.
     Returns:
       word -> [width] float32.
     Raises:
-      InvalidInput: a line is not a word and `width` finite numbers; the text names it.
+      InvalidInput: A line is not a word and `width` finite numbers; the text names it.
     """
     if not path.is_file():
         raise InvalidInput(f"initial.word_vectors={path}: no such file")

@@ -1,1 +1,1 @@
-"""Less common components, one idea in each file, imported when they are chosen."""
+"""Less common components, one idea per file, imported when they are chosen."""

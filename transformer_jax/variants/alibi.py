@@ -13,11 +13,11 @@ from transformer_jax.variants.distances import BiasOfDistances
 def alibi_slopes(num_heads: int) -> Array:
     """Returns the slope of each head: 2^(-8 h / H), h = 1 .. H, for a power of two.
 
-    Press et al. 2022, arXiv:2108.12409, section 3. Other numbers of heads take those of the power
-    of two below, and then every other one of the power above, as in the authors' code.
+    Press et al. 2022, arXiv:2108.12409, section 3. Other numbers of heads take those of the next
+    lower power of two, then every other one of the next higher, as in the authors' code.
 
     Args:
-      num_heads: heads, H.
+      num_heads: Heads, H.
     Returns:
       [H] float32.
     """
@@ -28,7 +28,7 @@ def alibi_slopes(num_heads: int) -> Array:
 
 
 class ALiBiPositions(nn.Module):
-    """Takes from each score the distance between query and key, times a slope of the head.
+    """Subtracts from each score the distance of query and key, times a slope of the head.
 
     bias[h, i, j] = -slope_h |i - j|. Press et al. 2022, arXiv:2108.12409, section 3.
     """

@@ -1,6 +1,6 @@
-"""Softmax attention for some queries at a time, so that the weights of all are never in memory.
+"""Softmax attention for some queries at a time, so that not all weights are in memory at once.
 
-A query's weights are made whole, over all its keys, so nothing is approximated.
+A query's weights are computed over all its keys, so nothing is approximated.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ _BANDS = 4  # stretches of queries; each looks at no key behind it if it may not
 
 
 class ChunkedAttention(AttentionVariant):
-    """Softmax attention whose weights are made for some queries at a time, to save memory.
+    """Softmax attention that computes its weights for some queries at a time, to save memory.
 
-    As Rabe and Staats 2021, arXiv:2112.05682, section 2, but for the keys, which are not cut. Up to
-    four chunks keep their weights for the backward pass; more make them again, so that a step
-    needs the memory of one chunk. Behind a cache it is
-    softmax attention: equal numbers up to rounding. Each chunk draws its own dropout.
+    As in Rabe and Staats 2021, arXiv:2112.05682, section 2, except that keys are not divided. Up to
+    four chunks keep their weights for the backward pass; more recompute them, so that a step
+    needs the memory of one chunk. With a cache it is
+    softmax attention. Equal up to rounding. Each chunk draws its own dropout.
 
     Attributes:
-      size: Queries in a chunk.
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None: not at all.
+      size: Number of queries in a chunk.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it.
     """
 
     size: Count = 128
@@ -76,15 +76,15 @@ def attend_in_chunks(
     mask: Array | Mask | None = None,
     bias: Any = None,
 ) -> Array:
-    """Returns attention, `size` queries at a time.
+    """Returns attention, computed for `size` queries at a time.
 
     Args:
-      attend: (place of the first query, query, key, value, mask=..., bias=...) -> [..., H, L, V],
-        in which each query is computed by itself.
+      attend: (position of the first query, query, key, value, mask=..., bias=...) ->
+        [..., H, L, V], with queries independent of each other.
       query: [..., H, L, K].
       key: [..., H, M, K].
       value: [..., H, M, V].
-      size: Queries in a chunk.
+      size: Number of queries in a chunk.
       mask: As in MultiHeadAttention.
       bias: As in PositionTerms.
     """
@@ -104,7 +104,7 @@ def attend_in_chunks(
         return attend(first, _rows(query, first, count), keys, values, **terms)
 
     def loop(firsts: Sequence[int], end: int) -> Array:
-        """Several chunks of one size, which look at the same keys."""
+        """Returns the outputs of several chunks of one size, over the same keys."""
         run = again(lambda first: chunk(first, size, end))
         if len(firsts) == 1:
             return run(firsts[0])
@@ -130,14 +130,14 @@ def attend_in_chunks(
 
 
 def _rows(array: Array, first: Any, count: int) -> Array:
-    """[..., L, F] -> [..., count, F] from a place on; one row for all stays."""
+    """[..., L, F] -> [..., count, F] from a position on; a single row for all stays."""
     if array.shape[-2] == 1:
         return array
     return jax.lax.dynamic_slice_in_dim(array, first, count, axis=-2)
 
 
 def _part_of(mask: Any, first: Any, count: int, end: int) -> Any:
-    """The mask of some queries, over the keys before `end`."""
+    """Returns the mask of some queries, over the keys before `end`."""
     if mask is None:
         return None
     if not isinstance(mask, Mask):

@@ -1,4 +1,4 @@
-"""Contextual positions (CoPE): a query counts only the keys that it opens its gate to."""
+"""Contextual positions (CoPE): a query counts only the keys for which its gate is open."""
 
 import flax.linen as nn
 import jax
@@ -11,15 +11,15 @@ from transformer_jax.variants.distances import with_vectors
 
 
 class ContextualPositions(nn.Module):
-    """Counts only the keys that a query opens its gate to: CoPE (Golovneva et al. 2024).
+    """Positions that count only keys for which the query's gate is open (Golovneva et al. 2024).
 
     g_ij = sigmoid(score_ij), p_ij = sum of g_ik over k = j .. i, and q_i . e[p_ij] is added to the
-    score, e interpolated between whole positions. arXiv:2405.18719, equations 3 to 6. Counts beyond
-    the last position stay there, as the paper defines.
+    score, e interpolated between integer positions. arXiv:2405.18719, equations 3 to 6. Beyond it
+    counts use the last position, as the paper defines.
 
     Attributes:
-      max_count: largest position that is told apart; the paper has 64 and fewer.
-      std: standard deviation of the initial vectors.
+      max_count: Largest distinct position; the paper has 64 and fewer.
+      std: Standard deviation of the initial vectors.
     """
 
     max_count: Count = 64
@@ -30,7 +30,7 @@ class ContextualPositions(nn.Module):
         """[..., L] int -> a bias that depends on queries and keys.
 
         Raises:
-          ValueError: the model is bidirectional.
+          ValueError: The model is bidirectional.
         """
         if not sizes.causal:
             raise ValueError("position: contextual positions count up to the query, causally")
@@ -47,7 +47,7 @@ def _contextual_bias(
     mask: Array | None,
     first: int | Array = 0,
 ) -> Array:
-    """The mask tells where the queries stand, so `first` does not have to."""
+    """Returns the bias; the mask has the positions of the queries, so `first` is not needed."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     gates_LM = jax.nn.sigmoid(
         jnp.einsum("...LK,...MK->...LM", query * scale, key, preferred_element_type=wide)

@@ -10,9 +10,9 @@ from transformer_jax.sites import site
 
 
 class DeepNorm(Block):
-    """norm(alpha x + f(x)): post-norm for very deep stacks, whose branches start smaller by beta.
+    """norm(alpha x + f(x)): post-norm for very deep stacks; beta makes branches start smaller.
 
-    Values, the feed-forward layer and kernels that write are those of branches. Wang et al. 2022,
+    Beta scales values, the feed-forward layer and output kernels. Wang et al. 2022,
     arXiv:2203.00555, figure 2: an encoder or a decoder of N blocks alone has alpha = (2N)^(1/4) and
     beta = (8N)^(-1/4); with both, N blocks each, the encoder has 0.81 N^(5/16) and 0.87 N^(-5/16),
     the decoder (3N)^(1/4) and (12N)^(-1/4).
@@ -22,7 +22,7 @@ class DeepNorm(Block):
 
     @classmethod
     def branch_gain(cls, depth: int, side: str) -> float:
-        """Beta."""
+        """Returns beta."""
         return _gains(depth, side)[1]
 
     @nn.compact
@@ -40,7 +40,7 @@ class DeepNorm(Block):
 
 
 def _gains(depth: int, side: str) -> tuple[float, float]:
-    """Alpha and beta."""
+    """Returns alpha and beta."""
     blocks = max(depth, 1)
     if side == "encoder":
         return 0.81 * blocks ** (5 / 16), 0.87 * blocks ** (-5 / 16)

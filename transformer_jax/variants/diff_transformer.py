@@ -1,4 +1,4 @@
-"""Differential attention as its authors publish it."""
+"""Differential attention as published by its authors."""
 
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from transformer_jax.options import InitialSize, OpenShare, Positive
 
 
 class DiffTransformer(AttentionVariant):
-    """Two heads share their values, and the second one's weights are taken from the first one's.
+    """Pairs of heads with shared values: the weights of the second are subtracted from the first's.
 
     norm((A_h - lambda A_(h + H/2)) [v_h, v_(h + H/2)]) (1 - lambda_0), lambda one number of the
     layer, exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_0 of learned vectors, and norm the RMS norm of
@@ -25,8 +25,8 @@ class DiffTransformer(AttentionVariant):
     in layer l = 0, 1, ... H heads here are H / 2 of the paper's, each of twice the size.
 
     Attributes:
-      epsilon: Of the norm.
-      lambda_start: Lambda_0 of all layers instead of the paper's.
+      epsilon: Added to the mean square of the norm.
+      lambda_start: Lambda_0 of all layers, instead of the paper's.
       rms: Root mean square of the initial vectors.
     """
 
@@ -36,7 +36,7 @@ class DiffTransformer(AttentionVariant):
     hides_weights: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Makes the norm of the pairs."""
+        """Creates the norm of the pairs."""
         self.norm = RMSNorm(self.epsilon)
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
@@ -51,7 +51,7 @@ class DiffTransformer(AttentionVariant):
         return halves.reshape(*mixed.shape[:-3], heads, *halves.shape[-2:]).astype(value.dtype)
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """Differences [..., H, L, M], to be looked at."""
+        """Returns the differences [..., H, L, M], for inspection."""
         weights_HLM = self._softmax(query, key, call)
         return jnp.repeat(self._differences(weights_HLM, query.shape[-1], call.layer), 2, axis=-3)
 
@@ -80,6 +80,6 @@ class DiffTransformer(AttentionVariant):
 
 
 def _pairs(heads: Array) -> tuple[Array, Array]:
-    """[..., H, L, X] -> the first H / 2 heads, and those that they are paired with."""
+    """[..., H, L, X] -> the first H / 2 heads, and their partners."""
     first, second = jnp.split(heads, 2, axis=-3)
     return first, second

@@ -1,4 +1,4 @@
-"""Differential attention in its short form: one learned number for each head."""
+"""Differential attention in a short form, with one learned number per head."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -9,15 +9,15 @@ from transformer_jax.options import InitialNumber
 
 
 class DifferentialAttention(AttentionVariant):
-    """The difference of two softmaxes, which cancels what both attend to without need.
+    """The difference of two softmaxes, which cancels noise common to both.
 
     softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), each half of a head's
     features its own attention with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258, equation 1.
-    Lambda is one learned number per head here, and a rotation reaches over both halves, where the
+    Lambda is one learned number per head here, and a rotation covers both halves, while the
     paper learns exp(q . k) differences and norms each head's output: that is diff_transformer.
 
     Attributes:
-      initial_lambda: Lambda at the start; the paper's lies between 0.2 and 0.8 by depth.
+      initial_lambda: Initial lambda; the paper's is between 0.2 and 0.8, by depth.
     """
 
     initial_lambda: InitialNumber = 0.5

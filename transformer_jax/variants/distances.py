@@ -1,4 +1,4 @@
-"""A bias of the scores that depends on how far a key lies from a query."""
+"""A bias of the scores that depends on the distance of key and query."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from transformer_jax.position_terms import PositionTerms
 
 @dataclasses.dataclass(frozen=True)
 class BiasOfDistances:
-    """A bias that is made when scores are, so that attention without scores makes nothing of L x L.
+    """A bias computed with the scores, so that attention without scores makes nothing L x L.
 
     Attributes:
-      function: (table, how far a key lies ahead of a query [..., 1, L, M], query, *options) -> bias
+      function: (table, distance of the key from the query [..., 1, L, M], query, *options) -> bias
         [..., H, L, M].
-      options: further arguments, no arrays.
+      options: Further arguments, which are not arrays.
     """
 
     function: Callable[..., Array]
@@ -33,7 +33,7 @@ class BiasOfDistances:
         mask: Array | None,
         first: int | Array = 0,
     ) -> Array:
-        """Makes the bias [..., H, L, M] of queries [..., H, L, K], from the place `first` on."""
+        """Returns the bias [..., H, L, M] of queries [..., H, L, K], from position `first` on."""
         position_L = jax.lax.dynamic_slice_in_dim(positions, first, query.shape[-2], axis=-1)
         distances_LM = positions[..., None, :] - position_L[..., :, None]
         return self.function(table, distances_LM[..., None, :, :], query, *self.options)
@@ -44,7 +44,7 @@ class BiasOfDistances:
 
 
 def with_vectors(query_LK: Array, table_RK: Array) -> Array:
-    """[..., L, K] and [R, K] -> [..., L, R], at least as wide as float32, as scores are."""
+    """[..., L, K] and [R, K] -> [..., L, R], float32 or wider."""
     wide = jnp.promote_types(query_LK.dtype, jnp.float32)
     table_RK = table_RK.astype(query_LK.dtype)
     return jnp.einsum("...LK,RK->...LR", query_LK, table_RK, preferred_element_type=wide)

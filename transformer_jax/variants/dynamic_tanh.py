@@ -1,4 +1,4 @@
-"""A tanh in the place of a norm."""
+"""A tanh instead of a norm."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ class DynamicTanh(nn.Module):
     Zhu et al. 2025, arXiv:2503.10622, equation 2.
 
     Attributes:
-      use_bias: whether there is a bias.
-      initial_alpha: alpha at the start; the paper's 0.5.
+      use_bias: Whether there is a bias.
+      initial_alpha: Initial alpha; the paper's 0.5.
     """
 
     use_bias: bool = True

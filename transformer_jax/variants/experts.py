@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token takes the few feed-forward layers that a router chooses."""
+"""Mixtures of experts: each token uses the few feed-forward layers that a router chooses."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,31 +18,31 @@ from transformer_jax.variants.routing import routes_of
 
 
 class MixtureOfExperts(nn.Module):
-    """Several feed-forward layers, of which each token takes the few that a router scores highest.
+    """Several feed-forward layers, of which each token uses the few with the highest router scores.
 
-    y = sum over the chosen e of p_e FFN_e(x), p the router's softmax, of the chosen ones alone made
-    to sum to 1 (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise); where one
-    is chosen, p_e as it is (Fedus et al. 2022, arXiv:2101.03961, equation 2). No token is dropped.
-    Computed are all experts for all tokens, which costs num_experts / num_chosen times what is
-    needed, or the chosen ones alone, in blocks of tokens (see routing): equal to rounding, and
-    worth it for many experts.
+    y = sum over chosen e of p_e FFN_e(x), p the router's softmax, renormalised over the chosen ones
+    (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise); for a single expert,
+    p_e unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No token is dropped.
+    Either all experts are computed for all tokens, num_experts / num_chosen times the work
+    needed, or only the chosen ones, in blocks of tokens (see routing): equal up to rounding, and
+    faster for many experts.
 
-    The load-balancing loss, E * sum over e of (share of tokens that chose e) * (mean of p_e) / k
-    (Fedus et al., equation 4; 1 where all are used alike), is taken for each sequence, padding
-    included, and given out under `losses`, times `balance`. No biases.
+    The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
+    (Fedus et al., equation 4; 1 if all are used equally), is computed per sequence, padding
+    included, and returned under `losses`, times `balance`. There are no biases.
 
     Attributes:
-      mlp_dim: features inside each expert, F; 4 * width if not given.
-      activation: the function between the two maps.
-      use_bias: ignored; every feed-forward layer is made with it, and experts have no biases.
-      kernel_init: initial values of the router and of the kernels that read.
-      out_init: initial values of the kernels that write; kernel_init if not given.
-      dtype: dtype of the computation; None takes that of inputs and parameters together.
-      num_experts: experts, E.
-      num_chosen: experts that a token takes, k.
-      balance: weight of the load-balancing loss; the paper's 0.01.
-      computed: which experts are computed for a token.
-      block: tokens that are computed together, where the chosen ones are.
+      mlp_dim: Hidden features of each expert, F; 4 * width if None.
+      activation: Activation between the two maps.
+      use_bias: Ignored; every feed-forward layer takes this argument, and experts have no biases.
+      kernel_init: Initial values of the router and of the first kernels.
+      out_init: Initial values of the last kernels; kernel_init if None.
+      dtype: Computation dtype; promoted from inputs and parameters if None.
+      num_experts: Experts, E.
+      num_chosen: Experts per token, k.
+      balance: Weight of the load-balancing loss; the paper's 0.01.
+      computed: Experts that are computed for a token.
+      block: Tokens that are computed together, if only chosen experts are computed.
     """
 
     mlp_dim: int | None = None
@@ -62,7 +62,7 @@ class MixtureOfExperts(nn.Module):
         """[..., L, D] -> [..., L, D].
 
         Raises:
-          ValueError: more experts are chosen than there are.
+          ValueError: More experts are chosen than there are.
         """
         if self.num_chosen > self.num_experts:
             raise ValueError(
@@ -96,7 +96,7 @@ class MixtureOfExperts(nn.Module):
     def _of_chosen(
         self, inputs: Array, chosen: Array, gates: Array, up: "Experts", down: "Experts"
     ) -> Array:
-        """The chosen experts' sum: [..., L, D], [..., L, k] twice -> [..., L, D]."""
+        """Returns the chosen experts' sum: [..., L, D], [..., L, k] twice -> [..., L, D]."""
         k = self.num_chosen
         routes = routes_of(chosen.reshape(-1, k), self.num_experts, self.block)
         blocks_NCD = routes.to_blocks(inputs.reshape(-1, inputs.shape[-1]))
@@ -110,7 +110,7 @@ class MixtureOfExperts(nn.Module):
 
 
 class Experts(nn.Module):
-    """One linear map for each expert, in one kernel [E, D, F]."""
+    """One linear map per expert, in one kernel [E, D, F]."""
 
     num_experts: int
     features: int
@@ -135,7 +135,7 @@ class Experts(nn.Module):
         shape = (inputs.shape[-1], self.features)
 
         def draw(key: Array, _: tuple[int, ...]) -> Array:
-            """Each expert as a layer of its own would be drawn: by its own inputs and outputs."""
+            """Draws each expert as a separate layer, by its own inputs and outputs."""
             keys = jax.random.split(key, self.num_experts)
             return jax.vmap(lambda one: self.kernel_init(one, shape))(keys)
 

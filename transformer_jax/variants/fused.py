@@ -1,7 +1,7 @@
-"""Softmax attention by a kernel of the device's own, so that no weight reaches main memory.
+"""Softmax attention by a kernel of the device, which keeps the weights out of main memory.
 
-Dao et al. 2022, arXiv:2205.14135. The kernels are jax's: splash attention, in Pallas, on a TPU, and
-cuDNN's on an NVIDIA GPU. Which of them a program has is decided when it is compiled, by what for.
+Dao et al. 2022, arXiv:2205.14135. The kernels are jax's: splash attention (Pallas) on a TPU, and
+cuDNN's on an NVIDIA GPU. The target of the compilation decides which one a program has.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ _TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar(
 
 
 class FusedAttention(AttentionVariant):
-    """Softmax attention by splash attention on a TPU, by cuDNN on an NVIDIA GPU.
+    """Softmax attention by splash attention on a TPU or cuDNN on an NVIDIA GPU.
 
-    Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels know causal masks and
-    windows that end at the query, splash attention other windows, documents and padding too.
-    Elsewhere, and where a kernel cannot do what is required (a bias, dropout of weights, a mask
-    of another kind, a length that is no multiple of 128 in splash attention, a cache, in cuDNN
-    float32), all weights are made as in `softmax`. Equal numbers up to the rounding of the dtype,
-    and exactly 0 for a query that sees nothing. If there is a window, positions have to count the
-    tokens of each document one by one; if they do not and a kernel might be taken, it is NaN.
+    Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels take causal masks and
+    windows that end at the query, splash attention also other windows, documents and padding.
+    Elsewhere, and if a kernel does not support the call (a bias, dropout of weights, another mask,
+    in splash attention a length that is not a multiple of 128, a cache, in cuDNN
+    float32), it computes `softmax`. Equal up to the rounding of the dtype,
+    and exactly 0 for a query that may attend to nothing. With a window, positions must count the
+    tokens of each document one by one; otherwise the result is NaN if a kernel might be used.
 
     Attributes:
       soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); not in cuDNN.
-      interpret: Whether splash attention is computed step by step on any device, to test it.
+      interpret: Whether splash attention is interpreted on any device, for tests.
     """
 
     soft_cap: Positive | None = None
@@ -97,12 +97,12 @@ class FusedAttention(AttentionVariant):
 
 @contextlib.contextmanager
 def kernels_taken(platform: str) -> Generator[list[str]]:
-    """Collects, while something is traced, what each fused attention is computed by.
+    """Collects the implementation of each fused attention while something is traced.
 
     Args:
-      platform: what for: cpu, gpu or tpu.
+      platform: Target platform: cpu, gpu or tpu.
     Yields:
-      A list that grows by "splash", "cudnn", or "all weights: WHY".
+      A list that receives "splash", "cudnn", or "all weights: REASON".
     """
     name = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}.get(platform, "")
     taken: list[str] = []
@@ -119,7 +119,7 @@ def kernels_taken(platform: str) -> Generator[list[str]]:
 
 
 def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
-    """Returns why no kernel can do it, or None if one may."""
+    """Returns why no kernel supports the call, or None if one may."""
     mask = call.mask
     if call.bias is not None:
         return "a bias is added to scores"
@@ -246,12 +246,12 @@ def _cudnn(
 
 
 def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns a function of examples [N, ...] whose vmap makes N longer, in its derivative too.
+    """Returns a function of examples [N, ...] whose vmap enlarges N, also in its derivative.
 
-    The batching rule that jax has for cuDNN's derivative ends inside XLA.
+    jax's batching rule for cuDNN's derivative fails inside XLA.
 
     Args:
-      kernel: arrays [N, ...] -> array [N, ...]; no example depends on another.
+      kernel: Function from arrays [N, ...] to an array [N, ...]; examples are independent.
     """
     structures: dict[int, Any] = {}  # of what derivatives hold, by the number of examples
 
@@ -270,7 +270,7 @@ def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _longer(function: Callable) -> Callable:
-    """A function of trees of arrays [N, ...] whose vmap over M members is one call with M N."""
+    """Returns a function of trees of arrays [N, ...]; vmap over M members is one call of M N."""
     mapped = jax.custom_batching.custom_vmap(function)
 
     def rule(size: int, are_mapped: Any, *trees: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Softmax attention that computes the neighbourhood of a window and nothing else."""
+"""Softmax attention that computes only the neighbourhood of a window."""
 
 from typing import ClassVar
 
@@ -19,16 +19,16 @@ from transformer_jax.shapes import in_blocks
 
 
 class LocalAttention(AttentionVariant):
-    """Softmax attention in blocks as long as the mask's window, each with its neighbours' keys.
+    """Softmax attention in blocks as long as the mask's window, with the keys of adjacent blocks.
 
     Time and memory then grow with length x window (Beltagy et al. 2020, arXiv:2004.05150, section
-    3.1; the blocks of Ainslie et al. 2020, arXiv:2004.08483, appendix A). Under other masks, with
-    sinks, behind a cache and with a bias it is softmax attention of all keys: equal numbers, up to
-    rounding, and nothing saved. Positions have to count the tokens of each document one by one;
-    if they do not, it gives NaN.
+    3.1; the blocks of Ainslie et al. 2020, arXiv:2004.08483, appendix A). With other masks, with
+    sinks, with a cache and with a bias it is softmax attention over all keys: equal up to
+    rounding, without savings. Positions must count the tokens of each document one by one;
+    otherwise the result is NaN.
 
     Attributes:
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None: not at all.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it.
     """
 
     soft_cap: Positive | None = None
@@ -70,7 +70,7 @@ class LocalAttention(AttentionVariant):
 
 
 def _window_of(mask: Array | Mask | None) -> int | None:
-    """The size of a window in which all that is seen lies; None where there is none."""
+    """Returns the size of a window that contains everything visible, or None."""
     if not isinstance(mask, Mask):
         return None
     tags = dict(mask.tags)
@@ -80,7 +80,7 @@ def _window_of(mask: Array | Mask | None) -> int | None:
 
 
 def _near(array: Array, after: int, axis: int) -> Array:
-    """[..., blocks, size, ...] -> each block behind the one before it, and before the next."""
+    """[..., blocks, size, ...] -> each block with the one before it and the next one."""
     blocks = array.ndim + axis - 1
     count = array.shape[blocks]
     ahead = [(0, 0)] * array.ndim

@@ -1,4 +1,4 @@
-"""Mamba-2: a state-space mixer in the place of attention."""
+"""Mamba-2: a state-space mixer that replaces attention."""
 
 import flax.linen as nn
 import jax
@@ -21,23 +21,23 @@ from transformer_jax.variants.running_sums import (
 
 
 class StateSpace(nn.Module):
-    """A linear recurrence whose step, input and output depend on the token: Mamba-2's.
+    """A linear recurrence whose step, input and output depend on the token, as in Mamba-2.
 
     h_t = exp(-exp(A) d_t) h_(t-1) + d_t B_t x_t^T and y_t = C_t h_t + skip x_t, with d_t =
     softplus(dt_t + offset), after a short causal convolution of x, B and C, and before a gated
     norm. Dao and Gu 2024, arXiv:2405.21060, sections 5.1, 6 and 7.1. Reads from left to right in
-    time that grows with the length; a document begins with an empty state.
+    time linear in the length; a document begins with an empty state.
 
     Attributes:
-      use_bias: whether the maps into and out of it have a bias.
-      kernel_init: initial values of the kernel that reads.
-      out_init: initial values of the kernel that writes.
-      dtype: dtype of the maps; the recurrence is float32 or wider.
-      epsilon: added to the mean square in the norm.
-      expand: features inside, as a multiple of the width; each head has as many as in attention.
-      state_size: features of the state for each feature inside, N.
-      conv_size: tokens that the convolution sees.
-      chunk: tokens that are read at once; changes time and memory alone.
+      use_bias: Whether the input and output maps have a bias.
+      kernel_init: Initial values of the input kernel.
+      out_init: Initial values of the output kernel.
+      dtype: Dtype of the maps; the recurrence is float32 or wider.
+      epsilon: Added to the mean square in the norm.
+      expand: Inner features, as a multiple of the width; a head has as many as in attention.
+      state_size: State features per inner feature, N.
+      conv_size: Length of the convolution in tokens.
+      chunk: Tokens that are processed at once; affects only time and memory.
     """
 
     use_bias: bool = True
@@ -55,8 +55,8 @@ class StateSpace(nn.Module):
         """[..., L, D] -> [..., L, D].
 
         Raises:
-          ValueError: the mask is not causal, or is more than that; there is a position term for
-            attention; the heads do not fit.
+          ValueError: The mask is not purely causal, there is a position term for attention, or the
+            heads do not fit.
         """
         segment = segments_of_a_causal_mask(context.mask, "a state-space mixer")
         refuse_terms_of_scores("a state-space mixer", context)
@@ -98,7 +98,7 @@ class StateSpace(nn.Module):
         return out(y_LF.astype(inputs.dtype))
 
     def _convolve(self, inputs: Array, segment: Array | None, slot: CacheSlot | None) -> Array:
-        """Each channel with itself over the last tokens of the same document."""
+        """Convolves each channel over the last tokens of the same document."""
         size, channels = self.conv_size, inputs.shape[-1]
         kernel = self.param("conv_kernel", _uniform(size), (size, channels))
         bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
@@ -124,7 +124,7 @@ def _same_document(segment: Array, back: int) -> Array:
 
 
 def _uniform(size: int) -> Initializer:
-    """Uniform within 1 / sqrt(size), PyTorch's start of such a convolution."""
+    """Initialises uniformly within 1 / sqrt(size), as PyTorch does for such a convolution."""
     bound = size**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

@@ -1,4 +1,4 @@
-"""muP: a learning rate that is meant to serve every width."""
+"""muP: one learning rate for all widths."""
 
 import dataclasses
 
@@ -8,19 +8,19 @@ from transformer_jax.parametrisation import Standard
 
 @dataclasses.dataclass(frozen=True)
 class MaximalUpdate(Standard):
-    """muP: a learning rate found at the base width is meant to serve every width.
+    """muP, which aims at one learning rate, found at the base width, for all widths.
 
-    Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and optimizers like it. With
+    Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and similar optimizers. With
     r = width / base_width: kernels of blocks start with std / sqrt(r) and learn at rate / r, the
-    output layer reads vectors / r, and scores are divided by d_k in place of its root, so that all
-    is as it was where r = 1. Weight decay times rate stays what it is. Embeddings, norms and biases
-    keep their deviation and rate. Worked out for decoders and vision transformers. Where heads grow
-    in number with the width and not in size, give head_dim: without it their size counts as grown.
-    How activations and their changes go with the width, `experiments.coordinates` measures; whether
-    the best rate of a small decoder stays from width 64 to 512, configs/ablations/mup.py asks.
+    output layer reads vectors / r, and scores are divided by d_k instead of its root, so that
+    nothing changes at r = 1. Weight decay times rate is unchanged. Embeddings, norms and biases
+    keep their deviation and rate. For decoders and vision transformers. If the number of heads
+    grows with the width instead of their size, give head_dim: otherwise their size counts as grown.
+    `experiments.coordinates` measures how activations and their changes grow with the width;
+    configs/ablations/mup.py tests whether the best rate stays from width 64 to 512.
 
     Attributes:
-      base_width: width for which initial deviation and learning rate were chosen.
+      base_width: Width for which initial deviation and learning rate were chosen.
     """
 
     base_width: Count = 64

@@ -8,7 +8,7 @@ from transformer_jax.sites import site
 
 
 class NoResidual(Block):
-    """f(norm(x)): what the residual connection is for (He et al. 2016, arXiv:1512.03385)."""
+    """f(norm(x)), to show what residual connections are for (He et al. 2016, arXiv:1512.03385)."""
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:

@@ -1,4 +1,4 @@
-"""Branches side by side."""
+"""Parallel branches."""
 
 import flax.linen as nn
 from jax import Array
@@ -14,7 +14,7 @@ class Parallel(Block):
     arXiv:2204.06745.
 
     Attributes:
-      share_norm: Whether all branches read one norm, as in GPT-J, or each its own, as in GPT-NeoX.
+      share_norm: Whether all branches share a norm, as in GPT-J, or each has one, as in GPT-NeoX.
     """
 
     share_norm: Switch = False

@@ -1,4 +1,4 @@
-"""Recurrent layers: a cell read along a sequence."""
+"""Recurrent layers: a cell applied along a sequence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
 
 def cell_of(choice: str | Callable[..., nn.RNNCellBase]) -> Callable[..., nn.RNNCellBase]:
-    """Returns the cell of a name; a class stands for itself.
+    """Returns the cell of a name, or the given class.
 
     Raises:
       ValueError: There is no such name.
@@ -28,10 +28,10 @@ class Recurrence(nn.Module):
     """One recurrent layer in one direction.
 
     Attributes:
-      cell: a class like flax's cells.
-      features: of the state, D.
-      reverse: whether it reads from the end.
-      dtype: dtype of the computation.
+      cell: A class like flax's cells.
+      features: State features, D.
+      reverse: Whether it reads from the end.
+      dtype: Dtype of the computation.
     """
 
     cell: Callable[..., nn.RNNCellBase]
@@ -43,15 +43,15 @@ class Recurrence(nn.Module):
     def __call__(
         self, inputs: Array, segments: Array, carry: Any = None, *, is_fresh: Array | None = None
     ) -> tuple[Any, Array]:
-        """Reads a sequence.
+        """Applies the cell along a sequence.
 
         Args:
           inputs: [..., L, F].
-          segments: [..., L] int, 0 = padding, which leaves the state as it is.
-          carry: the state to start with; zeros if not given.
-          is_fresh: [..., L] bool, where a document begins and the state starts anew.
+          segments: [..., L] int, 0 = padding, which does not change the state.
+          carry: Initial state; zeros if None.
+          is_fresh: [..., L] bool, True where a document begins and the state is reset.
         Returns:
-          The last state, and the outputs [..., L, D].
+          The final state, and the outputs [..., L, D].
         """
         cell = self.cell(self.features, dtype=self.dtype, name="cell")
         empty = cell.initialize_carry(jax.random.key(0), (*inputs.shape[:-2], inputs.shape[-1]))

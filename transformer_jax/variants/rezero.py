@@ -10,7 +10,7 @@ from transformer_jax.sites import site
 
 
 class ReZero(Block):
-    """x + alpha f(x), alpha a learned number that starts at 0, and no norm at all.
+    """x + alpha f(x), alpha a learned number that starts at 0, without norms.
 
     Bachlechner et al. 2020, arXiv:2003.04887, equation 2.
     """

@@ -1,8 +1,8 @@
-"""Tokens to the experts that they chose: sorted into blocks of one expert each, and back.
+"""Routing tokens to their experts: sorted into blocks of one expert each, and back.
 
-No token is dropped, whatever the others chose: an expert gets as many blocks as its tokens fill
-(Gale et al. 2022, arXiv:2211.15841, section 4, with whole blocks in place of a sparse kernel). It
-is plain gathers and batched products, so it runs under jit, vmap and grad everywhere; ragged_dot of
+No token is dropped: an expert gets as many blocks as its tokens fill
+(Gale et al. 2022, arXiv:2211.15841, section 4, with whole blocks instead of a sparse kernel). It
+uses plain gathers and batched products, so it runs under jit, vmap and grad; ragged_dot of
 jax 0.10 has no gradient under vmap, and computes all experts on a CPU.
 """
 
@@ -16,9 +16,9 @@ class Routes(NamedTuple):
     """Positions of N tokens with k choices each, in blocks of b rows.
 
     Attributes:
-      place: [N, k] int, the row of each token's choice among all rows of all blocks.
-      token: [blocks * b] int, the token of each row; N where a row is empty.
-      expert: [blocks] int, of each block.
+      place: [N, k] int, row of each token's choice among all rows of all blocks.
+      token: [blocks * b] int, token of each row; N for an empty row.
+      expert: [blocks] int, expert of each block.
     """
 
     place: Array
@@ -42,12 +42,12 @@ class Routes(NamedTuple):
 
 
 def routes_of(chosen: Array, num_experts: int, block: int) -> Routes:
-    """Returns where tokens stand that chose experts.
+    """Returns the positions of tokens by their experts.
 
     Args:
-      chosen: [N, k] int, experts.
-      num_experts: experts, E.
-      block: rows of a block, b.
+      chosen: Chosen experts, [N, k] int.
+      num_experts: Experts, E.
+      block: Number of rows in a block, b.
     """
     pairs, k = chosen.size, chosen.shape[-1]
     of_pair = chosen.reshape(-1)

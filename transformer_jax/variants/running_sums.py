@@ -1,4 +1,4 @@
-"""Sums over all that was read, which run on chunk by chunk: linear in the length."""
+"""Running sums over the past, computed chunk by chunk in linear time."""
 
 import math
 
@@ -24,7 +24,7 @@ def running_sums(
 ) -> tuple[Array, Array]:
     """Returns q_t^T S_t for each token, where S_t = a_t S_(t-1) + k_t v_t^T.
 
-    Inside a chunk all pairs are computed, and a state [K, V] stands for all chunks before it: the
+    Inside a chunk all pairs are computed; a state [K, V] summarises all earlier chunks: the
     block decomposition of Dao and Gu 2024, arXiv:2405.21060, section 6. Without decay it is causal
     linear attention before its denominator.
 
@@ -33,9 +33,9 @@ def running_sums(
       key: [..., L, K].
       value: [..., L, V].
       state: [..., K, V], S before the first token.
-      chunk: tokens that are read at once.
-      log_decay: [..., L], log a_t <= 0; None: 0.
-      starts: [..., L] bool, where a document begins: S is 0 before it; None: nowhere.
+      chunk: Tokens that are processed at once.
+      log_decay: [..., L], log a_t <= 0; 0 if None.
+      starts: [..., L] bool, True where a document begins, before which S is 0; None for nowhere.
     Returns:
       [..., L, V], and S after the last token.
     """
@@ -80,7 +80,7 @@ def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | No
     """Returns the segments [..., L] of a mask that a recurrence can keep, or None.
 
     Raises:
-      ValueError: the mask is no causal one, or hides more than what follows and other documents.
+      ValueError: The mask is not causal, or hides more than the future and other documents.
     """
     if isinstance(mask, Mask) and {"causal"} <= mask.names <= {"causal", "segment"}:
         return mask.query.segment
@@ -92,12 +92,12 @@ def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | No
 
 
 def document_starts(segment: Array) -> Array:
-    """[..., L] int -> where a document begins behind another, [..., L] bool."""
+    """Returns where a document begins after another one, [..., L] int -> [..., L] bool."""
     return segment != jnp.concatenate([segment[..., :1], segment[..., :-1]], axis=-1)
 
 
 def logs_of_counts(key: Array, shape: tuple[int]) -> Array:
-    """Log 1, log 2, ...: heads that forget at different rates."""
+    """Initialises with log 1, log 2, ...: heads that forget at different rates."""
     return jnp.log(jnp.arange(1, shape[0] + 1, dtype=jnp.float32))
 
 

@@ -1,4 +1,4 @@
-"""A norm before and behind each branch."""
+"""A norm before and after each branch."""
 
 import flax.linen as nn
 from jax import Array

@@ -17,7 +17,7 @@ class ShawPositions(nn.Module):
     changed nothing there (table 3).
 
     Attributes:
-      max_distance: Longest distance with a vector of its own, in positions.
+      max_distance: Longest distance with its own vector, in positions.
       std: Standard deviation of the initial vectors.
     """
 
@@ -33,7 +33,7 @@ class ShawPositions(nn.Module):
 
 
 def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
-    """Agreement of each query with each vector, [..., H, L, 2k+1], then read out by distance."""
+    """Multiplies each query with each vector, [..., H, L, 2k+1], then selects by distance."""
     longest = len(table) // 2
     rows_LM = jnp.clip(distances, -longest, longest) + longest
     agreement_LR = with_vectors(query, table)

@@ -1,4 +1,4 @@
-"""Sigmoid attention: each weight is computed by itself."""
+"""Sigmoid attention: weights are independent of each other."""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,13 @@ from transformer_jax.options import Positive
 
 
 class SigmoidAttention(AttentionVariant):
-    """Each weight for itself: sigmoid(score - log M), M the number of keys that may be seen.
+    """Independent weights sigmoid(score - log M), M the number of keys that may be attended to.
 
-    Ramapuram et al. 2024, arXiv:2409.04431, equation 3 and section 3.2, whose M is the length of
+    Ramapuram et al. 2024, arXiv:2409.04431, equation 3 and section 3.2, where M is the length of
     the sequence; here it counts what the mask allows, so that padding changes nothing.
 
     Attributes:
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None: not at all.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it.
     """
 
     soft_cap: Positive | None = None

@@ -13,7 +13,7 @@ from transformer_jax.attention import (
 
 
 class SinkAttention(AttentionVariant):
-    """Softmax with a learned score per head for attending nowhere, so rows sum to less than 1.
+    """Softmax with a learned score per head for attending to nothing, so rows sum to less than 1.
 
     weights[j] = exp(s_j) / (exp(sink) + sum over k of exp(s_k)). Miller 2023, "Attention is off by
     one" (sink = 0); learned as in gpt-oss, arXiv:2508.10925, section 2. The sinks start at 0.

@@ -12,14 +12,14 @@ from transformer_jax.positions import sinusoids
 
 
 class Sinusoidal2DPositions(nn.Module):
-    """Adds sinusoids of a patch's row to half of the features, of its column to the other half.
+    """Adds sinusoids of a patch's row to half of the features, and of its column to the other half.
 
-    As in MAE (He et al. 2022, arXiv:2111.06377) and big_vision. Tokens in front of the patches, a
-    class token say, have no place in the image and get 0.
+    As in MAE (He et al. 2022, arXiv:2111.06377) and big_vision. Tokens before the patches, such as
+    a class token, have no position in the image and get 0.
 
     Attributes:
-      rms: root mean square of what is added to the embeddings, at the start if it is learned.
-      max_wavelength: longest wavelength over 2 pi, in patches.
+      rms: Root mean square of the addition to the embeddings, initially if it is learned.
+      max_wavelength: Longest wavelength over 2 pi, in patches.
     """
 
     rms: Positive = 0.02

@@ -1,8 +1,8 @@
 """Skips: earlier streams that a block reads besides the one that reaches it.
 
-An entry of SKIPS has `initial`, the learned factor of each stream at the start, and
-`reads(block, depth)`: the streams that a block reads. Stream 0 is what is embedded, stream n that
-behind block n - 1; n < block.
+An entry of SKIPS has `initial`, the initial learned factor of each stream, and
+`reads(block, depth)`, the streams that a block reads. Stream 0 is the embedding, stream n the
+output of block n - 1; n < block.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class MirroredSkips:
     (Jordan et al. 2024). Block i of N reads what block N - 1 - i read.
 
     Attributes:
-      initial: Factor of a stream at the start.
+      initial: Initial factor of a stream.
     """
 
     initial: InitialNumber = 1.0
@@ -35,10 +35,10 @@ class MirroredSkips:
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingSkips:
-    """Every block reads what is embedded, as in modded-nanogpt (Jordan et al. 2024).
+    """Every block reads the embedding, as in modded-nanogpt (Jordan et al. 2024).
 
     Attributes:
-      initial: Factor of a stream at the start.
+      initial: Initial factor of a stream.
     """
 
     initial: InitialNumber = 0.0
@@ -52,10 +52,10 @@ class EmbeddingSkips:
 class DenseSkips:
     """Every block reads all earlier streams (Pagliardini et al. 2024, arXiv:2402.02622, eq. 2).
 
-    In the paper the block's own stream has a factor too, and the last block is followed by a sum.
+    In the paper the block's own stream has a factor too, and a sum follows the last block.
 
     Attributes:
-      initial: Factor of a stream at the start.
+      initial: Initial factor of a stream.
     """
 
     initial: InitialNumber = 0.0
@@ -66,13 +66,13 @@ class DenseSkips:
 
 
 class Skip(nn.Module):
-    """Adds earlier streams to a block's input, each times a learned number."""
+    """Adds earlier streams, times learned numbers, to a block's input."""
 
     initial: float
 
     @nn.compact
     def __call__(self, hidden: Array, earlier: Sequence[Array]) -> Array:
-        """[..., L, D] and as many again -> [..., L, D]."""
+        """[..., L, D] and a stack of streams -> [..., L, D]."""
         gains = self.param("gain", nn.initializers.constant(self.initial), (len(earlier),))
         for gain, stream in zip(gains.astype(hidden.dtype), earlier, strict=True):
             hidden = hidden + gain * stream

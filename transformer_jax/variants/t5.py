@@ -1,4 +1,4 @@
-"""T5's position biases: one learned number for each head and bucket of distances."""
+"""T5's position bias: one learned number per head and bucket of distances."""
 
 import math
 
@@ -14,15 +14,15 @@ from transformer_jax.variants.distances import BiasOfDistances
 def relative_buckets(
     distances: Array, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Array:
-    """Returns the bucket of each distance: one each for short ones, logarithmic for long ones.
+    """Returns the bucket of each distance: separate for short ones, logarithmic for long ones.
 
     Raffel et al. 2020, arXiv:1910.10683, section 2.1, as in the authors' code. Half of the buckets
     (of each direction) hold one distance, the rest reach max_distance; all beyond share the last.
 
     Args:
       distances: [...] int, key minus query position.
-      num_buckets: buckets in all.
-      max_distance: where the last bucket begins.
+      num_buckets: Total number of buckets.
+      max_distance: Beginning of the last bucket.
     Returns:
       [...] int32 in [0, num_buckets).
     """
@@ -38,15 +38,15 @@ def relative_buckets(
 
 
 class T5Positions(nn.Module):
-    """Adds a learned number of the head for each bucket of distances (Raffel et al. 2020, 2.1).
+    """Adds a learned number per head and bucket of distances (Raffel et al. 2020, 2.1).
 
-    All blocks share the table, as in T5. A distance beyond the longest of training falls into a
-    bucket that training has seen.
+    All blocks share the table, as in T5. A distance longer than in training falls into a bucket
+    that was trained.
 
     Attributes:
-      num_buckets: rows of the table.
-      max_distance: where the last bucket begins, in positions.
-      std: standard deviation of the initial table.
+      num_buckets: Number of buckets.
+      max_distance: Beginning of the last bucket, in positions.
+      std: Standard deviation of the initial table.
     """
 
     num_buckets: Count = 32
@@ -58,7 +58,7 @@ class T5Positions(nn.Module):
         """[..., L] int -> a bias [..., H, L, L].
 
         Raises:
-          ValueError: too few buckets for the distances.
+          ValueError: Too few buckets for the distances.
         """
         exact = self.num_buckets // (4 if not sizes.causal else 2)
         if not 1 <= exact < self.max_distance:

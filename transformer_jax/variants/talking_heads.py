@@ -17,7 +17,7 @@ class TalkingHeadsAttention(AttentionVariant):
     """Heads exchange scores before the softmax, and weights after it.
 
     Shazeer et al. 2020, arXiv:2003.02436, section 3: S' = P_l S and W' = P_w softmax(S'), P of
-    [H, H] over the heads. Both start near the identity, where this is softmax attention.
+    [H, H] over the heads. Both start near the identity, which is softmax attention.
 
     Attributes:
       std: Standard deviation of the initial values, which are added to the identity.

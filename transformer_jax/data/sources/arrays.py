@@ -38,8 +38,8 @@ class Arrays(NamedTuple):
       lengths: [N] int, how many of the L vectors count; None if all do.
       labels: [N] int.
       classes: names.
-      first_test: examples from here on are the source's own test set; None if it has none.
-      sha256: of inputs and labels.
+      first_test: Examples from here on are the source's own test set; None if it has none.
+      sha256: Of inputs and labels.
     """
 
     inputs: np.ndarray
@@ -54,14 +54,14 @@ def load_images(source: str) -> Arrays:
     """Reads images with labels.
 
     Args:
-      source: an embedded name; an .npz file with `images` and `labels`, or with `train_images`,
+      source: An embedded name; an .npz file with `images` and `labels`, or with `train_images`,
         `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
         width, C]; optionally `classes`, their names); a folder of IDX files as MNIST and
         Fashion-MNIST have; a folder of CIFAR-10's binary version; or a folder with one folder of
         pictures for each class, possibly below `train` and `test`; or an OwnSource of the arrays
         of such an .npz file.
     Raises:
-      InvalidInput: no such source, or a file in it is not as it should be.
+      InvalidInput: No such source, or a file in it is not as it should be.
     """
     if isinstance(source, OwnSource):
         return _from_arrays(source, source.read(), "images", _as_images)
@@ -83,11 +83,11 @@ def load_vectors(source: str) -> Arrays:
     """Reads sequences of vectors with labels: time series, features.
 
     Args:
-      source: an .npz file with `vectors` [N, L, F] and `labels` [N], or both with `train_` and
+      source: An .npz file with `vectors` [N, L, F] and `labels` [N], or both with `train_` and
         `test_` in front; optionally `lengths` [N] (how many of the L vectors count) likewise, and
         `classes`, their names.
     Raises:
-      InvalidInput: no such file, or it is not as it should be.
+      InvalidInput: No such file, or it is not as it should be.
     """
     if isinstance(source, OwnSource):
         arrays = _from_arrays(source, source.read(), "vectors", _as_vectors)

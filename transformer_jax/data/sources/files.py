@@ -34,7 +34,7 @@ class OwnSource(str):
     file.
 
     Attributes:
-      read: without arguments.
+      read: Without arguments.
     """
 
     read: Callable[[], Any]
@@ -49,10 +49,10 @@ class OwnSource(str):
         """Yields what the function gives, if these are texts or tuples of them.
 
         Args:
-          what: a row is, for messages.
-          *columns: how many texts a row may have; 1: a row is a text.
+          what: A row is, for messages.
+          *columns: How many texts a row may have; 1: a row is a text.
         Raises:
-          InvalidInput: a row is something else, or empty.
+          InvalidInput: A row is something else, or empty.
         """
         for number, row in enumerate(self.read()):
             texts = (row,) if columns == (1,) else row
@@ -76,8 +76,8 @@ def refuse_missing(source: str, kind: str) -> None:
     """Raises InvalidInput where a source is neither embedded nor a path that exists.
 
     Args:
-      source: a name or a path.
-      kind: of source, a key of EMBEDDED.
+      source: A name or a path.
+      kind: Of source, a key of EMBEDDED.
     """
     if is_there(source, kind):
         return
@@ -89,11 +89,11 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     """Returns the files of a source, in order.
 
     Args:
-      source: an embedded name, a file, or a folder that is searched for files.
-      kind: of source, a key of EMBEDDED.
-      *suffixes: endings of the files that are looked for in a folder.
+      source: An embedded name, a file, or a folder that is searched for files.
+      kind: Of source, a key of EMBEDDED.
+      *suffixes: Endings of the files that are looked for in a folder.
     Raises:
-      InvalidInput: there is no such source, or no such file in it.
+      InvalidInput: There is no such source, or no such file in it.
     """
     refuse_missing(source, kind)
     path = EMBEDDED[kind].get(source, Path(source))
@@ -122,7 +122,7 @@ def lines_of(path: Path) -> Iterator[str]:
     """Decodes line by line without touching line ends, so that every byte survives.
 
     Raises:
-      InvalidInput: the file cannot be read or is not UTF-8; the text names the place.
+      InvalidInput: The file cannot be read or is not UTF-8; the text names the place.
     """
     offset = 0
     try:

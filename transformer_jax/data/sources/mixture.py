@@ -43,8 +43,8 @@ def joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
     """Returns one stream of several; where one begins, a document begins.
 
     Args:
-      streams: one or more.
-      name: of the whole, for messages.
+      streams: One or more.
+      name: Of the whole, for messages.
     """
     starts, before = [], 0
     for stream in streams:
@@ -60,9 +60,9 @@ class Mixed:
     """Several texts, loaded and tokenized.
 
     Attributes:
-      splits: name -> stream; each source is split by itself.
-      parts: of the train split, see mixed_window_starts.
-      sha256: of the texts and their shares, wherever they lie.
+      splits: Name -> stream; each source is split by itself.
+      parts: Of the train split, see mixed_window_starts.
+      sha256: Of the texts and their shares, wherever they lie.
     """
 
     splits: dict[str, TokenStream]
@@ -81,10 +81,10 @@ def mix(
     Args:
       first: `data.source`, which has the share that is left.
       mixture: SOURCE=SHARE of the others.
-      fractions: shares of train, validation and test, of each source.
-      document_separator: see load_text.
+      fractions: Shares of train, validation and test, of each source.
+      document_separator: See load_text.
     Raises:
-      InvalidInput: a source cannot be read, stands twice, or its shards have another tokenizer.
+      InvalidInput: A source cannot be read, stands twice, or its shards have another tokenizer.
     """
     others = dict(pair.rsplit("=", 1) for pair in mixture)
     texts = {first.stream.name: first}
@@ -130,11 +130,11 @@ def mixed_window_starts(
     share is read more often. The place in each part follows from the step alone.
 
     Args:
-      seed: of the data order.
-      step: optimizer updates so far.
-      batch_size: windows in the batch, B.
-      parts: of the split; shares sum to 1.
-      length: tokens in a window; it begins and ends in one part.
+      seed: Of the data order.
+      step: Optimizer updates so far.
+      batch_size: Windows in the batch, B.
+      parts: Of the split; shares sum to 1.
+      length: Tokens in a window; it begins and ends in one part.
     Returns:
       [B] int64.
     """

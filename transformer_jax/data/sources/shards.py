@@ -90,15 +90,15 @@ def write_shards(
     above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
 
     Args:
-      pieces: text in order.
-      tokenizer: gives the tokens.
-      folder: a new or empty folder.
-      shard_tokens: most tokens in one file.
-      document_separator: the line that ended a document of the pieces, see open_shards.
+      pieces: Text in order.
+      tokenizer: Gives the tokens.
+      folder: A new or empty folder.
+      shard_tokens: Most tokens in one file.
+      document_separator: The line that ended a document of the pieces, see open_shards.
     Returns:
       Number of tokens written.
     Raises:
-      InvalidInput: the folder holds something already, or shard_tokens < 1.
+      InvalidInput: The folder holds something already, or shard_tokens < 1.
     """
     if shard_tokens < 1:
         raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
@@ -167,10 +167,10 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
     """Maps a folder that write_shards made.
 
     Args:
-      folder: of the shards.
-      document_separator: the line that is to end a document; None: as they were made.
+      folder: Of the shards.
+      document_separator: The line that is to end a document; None: as they were made.
     Raises:
-      InvalidInput: a file is missing or damaged, or holds a token outside the vocabulary; or the
+      InvalidInput: A file is missing or damaged, or holds a token outside the vocabulary; or the
         documents were ended by another line.
     """
     try:

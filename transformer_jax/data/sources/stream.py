@@ -30,12 +30,12 @@ class TokenStream:
     """Tokens begin .. end of a longer row of tokens, with the documents that they belong to.
 
     Attributes:
-      tokens: all N tokens.
+      tokens: All N tokens.
       document_starts: [number of documents] int64, ascending from 0.
-      begin: first token of this stream.
-      end: one past its last token.
-      name: where the tokens come from, for messages.
-      byte_ends: of a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
+      begin: First token of this stream.
+      end: One past its last token.
+      name: Where the tokens come from, for messages.
+      byte_ends: Of a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
         if they are known without reading it.
     """
 
@@ -54,7 +54,7 @@ class TokenStream:
 
         Args:
           starts: [B] int.
-          length: tokens in each window, L.
+          length: Tokens in each window, L.
         Returns:
           [B, L] int32; tokens beyond the end of the stream are 0.
         """
@@ -71,7 +71,7 @@ class TokenStream:
 
         Args:
           starts: [B] int.
-          length: tokens in each window, L.
+          length: Tokens in each window, L.
         Returns:
           segments [B, L] int32, documents numbered from 1 in each window; and positions [B, L]
           int32, from 0 at the document's start or at the window's.
@@ -91,7 +91,7 @@ class TokenStream:
         """Cuts the stream into consecutive parts: train, validation, test.
 
         Args:
-          fractions: share of each part; they sum to 1.
+          fractions: Share of each part; they sum to 1.
           token_bytes: [V] int, bytes that each token stands for. Given them, shares are of bytes,
             so that the parts of a text are the same whatever its tokenizer, up to one token;
             else they are of tokens.

@@ -29,11 +29,11 @@ class Language(NamedTuple):
     """A made-up language.
 
     Attributes:
-      words: name of each token.
+      words: Name of each token.
       draw: (random numbers, N) -> N examples.
-      floor: nats per scored token that no model can get below on average; a finite test split lies
+      floor: Nats per scored token that no model can get below on average; a finite test split lies
         a little above or below.
-      finite: all examples there are, where they can be listed; then splits share them out.
+      finite: All examples there are, where they can be listed; then splits share them out.
     """
 
     words: tuple[str, ...]
@@ -205,11 +205,11 @@ def load_language(source: str, length: int, symbols: int) -> Language:
     """Returns the made-up language of that name.
 
     Args:
-      source: a name in LANGUAGES.
-      length: most tokens that a model reads, T.
-      symbols: of the language; nouns of `agreement`, the modulus of `modular_addition`.
+      source: A name in LANGUAGES.
+      length: Most tokens that a model reads, T.
+      symbols: Of the language; nouns of `agreement`, the modulus of `modular_addition`.
     Raises:
-      InvalidInput: no such language, or it cannot be of that size.
+      InvalidInput: No such language, or it cannot be of that size.
     """
     if source not in LANGUAGES:
         raise InvalidInput(f"data.source={source}: expected one of {', '.join(LANGUAGES)}")

@@ -37,9 +37,9 @@ def load_pairs(source: str) -> Pairs:
     """Reads sentence pairs: the first two columns of each row, without a header.
 
     Args:
-      source: an embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
+      source: An embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
-      InvalidInput: no such source, or a row has fewer than two columns or an empty one.
+      InvalidInput: No such source, or a row has fewer than two columns or an empty one.
     """
     is_own = isinstance(source, OwnSource)
     rows = list(source.rows("a sentence and its translation, (str, str)", 2)) if is_own else []
@@ -61,9 +61,9 @@ def load_labelled_text(source: str) -> LabelledText:
     Where there is a column `text_pair` too, an example is two texts: premise and hypothesis say.
 
     Args:
-      source: an embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
+      source: An embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
-      InvalidInput: no such source, a column is missing, a row has another number of columns or an
+      InvalidInput: No such source, a column is missing, a row has another number of columns or an
         empty text or label, some examples are pairs alone, or there is only one class.
     """
     is_own = isinstance(source, OwnSource)

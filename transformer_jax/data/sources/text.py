@@ -27,18 +27,18 @@ def load_text(
     """Reads and tokenizes a source, or opens its shards.
 
     Args:
-      source: an embedded name, a text file (.gz too), a folder of .txt files, a table whose column
+      source: An embedded name, a text file (.gz too), a folder of .txt files, a table whose column
         `text` is read as lines (see read_texts), a folder of shards made by
         `python -m experiments.make_shards`, or an OwnSource of documents.
-      tokenizer: as in make_tokenizer. Shards bring their own.
-      vocab_size: tokens that a bpe tokenizer shall have.
-      document_separator: the line that ends a document, kept as its last line; None makes each
+      tokenizer: As in make_tokenizer. Shards bring their own.
+      vocab_size: Tokens that a bpe tokenizer shall have.
+      document_separator: The line that ends a document, kept as its last line; None makes each
         file one document. Shards have to be made with the same one.
-      train_share: how much of the text a bpe or word tokenizer is trained on, from its beginning.
+      train_share: How much of the text a bpe or word tokenizer is trained on, from its beginning.
     Returns:
       The stream, the tokenizer and the text's hash.
     Raises:
-      InvalidInput: the source is missing, empty, or not UTF-8.
+      InvalidInput: The source is missing, empty, or not UTF-8.
     """
     if (Path(source) / "index.json").is_file():
         from transformer_jax.data.sources.shards import open_shards
@@ -80,12 +80,12 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
     """Reads a source as pieces of about a million characters, each cut after a line.
 
     Args:
-      source: an embedded name, a file or a folder, as in load_text.
-      document_separator: as in load_text.
+      source: An embedded name, a file or a folder, as in load_text.
+      document_separator: As in load_text.
     Yields:
       Pieces in order; joined, they are the exact text.
     Raises:
-      InvalidInput: the source is missing, empty, or not UTF-8.
+      InvalidInput: The source is missing, empty, or not UTF-8.
     """
     if isinstance(source, OwnSource):
         yield from (Piece(text, True) for text in source.rows("a document, a str", 1))

@@ -112,10 +112,10 @@ def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
     A task whose data is large has a method of this name, which makes no other rows.
 
     Args:
-      task: the data.
-      seed: of the data order.
-      step: optimizer updates so far.
-      rows: their numbers in the batch, [R] int.
+      task: The data.
+      seed: Of the data order.
+      step: Optimizer updates so far.
+      rows: Their numbers in the batch, [R] int.
     """
     kinds: list[Any] = [*type(task).__mro__]
     rows_of, whole_of = (

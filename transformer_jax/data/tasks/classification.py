@@ -28,19 +28,19 @@ class Classification:
     """Tell to which class each example belongs.
 
     Attributes:
-      inputs: keyword arguments of the model, arrays [N, ...] over all examples.
+      inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
       labels: [N] int32.
-      classes: their names.
-      splits: name -> indices of examples.
-      batch_size: examples in a training batch, B.
-      sizes: see Task.
-      counted: see Task.
-      facts: see Task.
-      protocol: see Task.
-      remarks: see Task.
-      tokenizer: see Task.
-      prepare: what a batch of inputs becomes before a model sees it.
-      augment: changes a training batch of inputs at random.
+      classes: Their names.
+      splits: Name -> indices of examples.
+      batch_size: Examples in a training batch, B.
+      sizes: See Task.
+      counted: See Task.
+      facts: See Task.
+      protocol: See Task.
+      remarks: See Task.
+      tokenizer: See Task.
+      prepare: What a batch of inputs becomes before a model sees it.
+      augment: Changes a training batch of inputs at random.
     """
 
     inputs: Inputs
@@ -146,9 +146,9 @@ def encode_texts(
     Of a pair too long the longer text loses its end, until both fit.
 
     Args:
-      tokenizer: of the model.
+      tokenizer: Of the model.
       texts: N of them.
-      length: tokens of a row with its special tokens, L.
+      length: Tokens of a row with its special tokens, L.
     Returns:
       tokens and segments, [N, L] int32, for pairs types as well; and a count.
     """
@@ -198,14 +198,14 @@ def image_classification(
     its share being of the rest's.
 
     Args:
-      source: see load_images.
-      splits: shares of train, validation and test.
-      split_seed: of the split.
-      train_examples: how many to learn from; None: all.
-      batch_size: images in a batch, B.
-      max_rotation: most degrees by which a training image is turned, zeros coming in.
-      max_shift: most pixels by which a training image is moved in each direction.
-      flip: whether every other training image is mirrored left to right.
+      source: See load_images.
+      splits: Shares of train, validation and test.
+      split_seed: Of the split.
+      train_examples: How many to learn from; None: all.
+      batch_size: Images in a batch, B.
+      max_rotation: Most degrees by which a training image is turned, zeros coming in.
+      max_shift: Most pixels by which a training image is moved in each direction.
+      flip: Whether every other training image is mirrored left to right.
     """
     arrays = load_images(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
@@ -258,8 +258,8 @@ def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float)
 
     Args:
       images: [B, height, width, C].
-      draws: random numbers.
-      max_rotation: degrees; 0 leaves the images as they are.
+      draws: Random numbers.
+      max_rotation: Degrees; 0 leaves the images as they are.
     Returns:
       [B, height, width, C], float32 where anything turned: values between pixels are bilinear.
     """
@@ -290,9 +290,9 @@ def shifted_and_flipped(
 
     Args:
       images: [B, height, width, C].
-      draws: random numbers.
-      max_shift: pixels; 0 moves nothing.
-      flip: whether images are mirrored left to right.
+      draws: Random numbers.
+      max_shift: Pixels; 0 moves nothing.
+      flip: Whether images are mirrored left to right.
     Returns:
       [B, height, width, C].
     """
@@ -347,12 +347,12 @@ def with_fewer_to_train_on(
     """Leaves `count` examples in the training split, fewer of them being among more.
 
     Args:
-      parts: split -> indices.
-      count: examples to keep, drawn at random; None keeps all.
-      seed: of the splits.
-      source: for messages.
+      parts: Split -> indices.
+      count: Examples to keep, drawn at random; None keeps all.
+      seed: Of the splits.
+      source: For messages.
     Raises:
-      InvalidInput: a split is empty, or has fewer examples than that.
+      InvalidInput: A split is empty, or has fewer examples than that.
     """
     refuse_empty_splits(source, parts)
     train = parts["train"]

@@ -50,17 +50,17 @@ class LanguageModelling:
     beginning of a window that would be its predictions are left out.
 
     Attributes:
-      tokenizer: of the text.
-      splits: name -> stream.
-      length: tokens the model sees at once, L.
-      batch_size: windows in a training batch, B.
-      separate_documents: whether documents in one window are kept apart: no attention and no
+      tokenizer: Of the text.
+      splits: Name -> stream.
+      length: Tokens the model sees at once, L.
+      batch_size: Windows in a training batch, B.
+      separate_documents: Whether documents in one window are kept apart: no attention and no
         prediction across their borders, positions from 0 in each.
-      stride: tokens between the starts of two evaluated windows, 1 .. length; length if None.
-      unscored: tokens at the beginning of each window, or of each document that is kept apart, that
+      stride: Tokens between the starts of two evaluated windows, 1 .. length; length if None.
+      unscored: Tokens at the beginning of each window, or of each document that is kept apart, that
         are read and not predicted: what a prefix shows is no prediction.
-      facts: see Task.
-      parts: of the train split, of which each has its share of the windows; (): it is one text.
+      facts: See Task.
+      parts: Of the train split, of which each has its share of the windows; (): it is one text.
     """
 
     tokenizer: Tokenizer
@@ -94,18 +94,18 @@ class LanguageModelling:
         """Reads the text that the options of a config name.
 
         Args:
-          source: see load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: of the text.
-          vocab_size: tokens of a bpe or word tokenizer.
-          document_separator: line that ends a document.
-          separate_documents: whether documents in one window do not see each other.
-          splits: shares of train, validation and test in the text's order, by bytes; by tokens
+          source: See load_text; tokenizer, vocab_size and document_separator too.
+          tokenizer: Of the text.
+          vocab_size: Tokens of a bpe or word tokenizer.
+          document_separator: Line that ends a document.
+          separate_documents: Whether documents in one window do not see each other.
+          splits: Shares of train, validation and test in the text's order, by bytes; by tokens
             where these have no bytes, those of words and of Hugging Face.
-          length: tokens of a window, L.
-          batch_size: windows in a batch, B.
-          stride: tokens between windows of an evaluation; None: length.
-          unscored: tokens at the beginning of each window that are read and not predicted.
-          mixture: further sources and the share of the training windows that each has; the rest is
+          length: Tokens of a window, L.
+          batch_size: Windows in a batch, B.
+          stride: Tokens between windows of an evaluation; None: length.
+          unscored: Tokens at the beginning of each window that are read and not predicted.
+          mixture: Further sources and the share of the training windows that each has; the rest is
             of data.source, whose tokenizer they have. Each is split by itself, and what is
             evaluated is all of their validation or test parts.
         """
@@ -165,8 +165,8 @@ class LanguageModelling:
         """Yields the whole split in batches of one shape; rows beyond the end have weight 0.
 
         Args:
-          split: a name in `splits`.
-          batch_size: windows in a batch; changes nothing but speed.
+          split: A name in `splits`.
+          batch_size: Windows in a batch; changes nothing but speed.
         """
         stride = self.stride or self.length
         predictions = len(self.splits[split]) - 1
@@ -223,9 +223,9 @@ def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int
     """Raises InvalidInput where a split has too few tokens for its windows.
 
     Args:
-      splits: name -> stream.
-      window: tokens that one example takes; training needs twice as many, for its moving grid.
-      length: what the config calls it.
+      splits: Name -> stream.
+      window: Tokens that one example takes; training needs twice as many, for its moving grid.
+      length: What the config calls it.
     """
     for split, stream in splits.items():
         fewest = 2 * window - 1 if split == "train" else window

@@ -28,12 +28,12 @@ class MaskedLanguageModelling:
     seed and step; in an evaluated window it is always the same.
 
     Attributes:
-      tokenizer: of the text.
-      splits: name -> stream.
-      length: tokens the model sees at once, L.
-      batch_size: windows in a training batch, B.
-      mask_rate: probability that a token is chosen.
-      facts: see Task.
+      tokenizer: Of the text.
+      splits: Name -> stream.
+      length: Tokens the model sees at once, L.
+      batch_size: Windows in a training batch, B.
+      mask_rate: Probability that a token is chosen.
+      facts: See Task.
     """
 
     tokenizer: Tokenizer
@@ -62,14 +62,14 @@ class MaskedLanguageModelling:
         """Reads the text that the options of a config name.
 
         Args:
-          source: see load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: of the text.
-          vocab_size: tokens of a bpe or word tokenizer.
-          document_separator: line that ends a document.
-          splits: shares of train, validation and test, in the text's order, by tokens.
-          length: tokens of a window, L.
-          batch_size: windows in a batch, B.
-          mask_rate: probability that a token has to be predicted.
+          source: See load_text; tokenizer, vocab_size and document_separator too.
+          tokenizer: Of the text.
+          vocab_size: Tokens of a bpe or word tokenizer.
+          document_separator: Line that ends a document.
+          splits: Shares of train, validation and test, in the text's order, by tokens.
+          length: Tokens of a window, L.
+          batch_size: Windows in a batch, B.
+          mask_rate: Probability that a token has to be predicted.
         """
         stream, tokenizer, sha256 = load_text(
             source, tokenizer, vocab_size, document_separator, train_share=splits[0]

@@ -26,11 +26,11 @@ class SyntheticTask:
     training draws from its own share.
 
     Attributes:
-      source: name of the language.
-      language: see Language.
-      held: split -> its examples; of an endless language without the train split.
-      batch_size: examples in a training batch, B.
-      facts: see Task.
+      source: Name of the language.
+      language: See Language.
+      held: Split -> its examples; of an endless language without the train split.
+      batch_size: Examples in a training batch, B.
+      facts: See Task.
     """
 
     source: str
@@ -57,12 +57,12 @@ class SyntheticTask:
         """Makes the language that the options of a config name.
 
         Args:
-          source: a made-up language.
-          length: tokens of an example, L.
-          splits: shares of train, validation and test, where a language has finitely many examples.
-          split_seed: of the split.
-          batch_size: examples in a batch, B.
-          symbols: symbols of the language, nouns of agreement, the modulus of modular_addition.
+          source: A made-up language.
+          length: Tokens of an example, L.
+          splits: Shares of train, validation and test, where a language has finitely many examples.
+          split_seed: Of the split.
+          batch_size: Examples in a batch, B.
+          symbols: Symbols of the language, nouns of agreement, the modulus of modular_addition.
         """
         language = load_language(source, length, symbols)
         if language.finite is None:

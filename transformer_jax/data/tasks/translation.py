@@ -25,12 +25,12 @@ class Translation:
     do not fit into `length` are left out, and counted in `facts`.
 
     Attributes:
-      tokenizer: of both languages.
-      pairs: all sentence pairs that fit.
-      splits: name -> indices of pairs; pairs with the same source sentence are in one split.
-      length: tokens of the longest source and the longest target, L.
-      batch_size: pairs in a training batch, B.
-      facts: see Task.
+      tokenizer: Of both languages.
+      pairs: All sentence pairs that fit.
+      splits: Name -> indices of pairs; pairs with the same source sentence are in one split.
+      length: Tokens of the longest source and the longest target, L.
+      batch_size: Pairs in a training batch, B.
+      facts: See Task.
     """
 
     tokenizer: Tokenizer
@@ -151,14 +151,14 @@ def encode_sources(
     """Returns the model's inputs for sentences to translate.
 
     Args:
-      encode: a sentence -> its tokens, with those that stand around it.
+      encode: A sentence -> its tokens, with those that stand around it.
       texts: N sentences.
-      length: tokens of the longest one, M.
-      padding: the token that fills up a row.
+      length: Tokens of the longest one, M.
+      padding: The token that fills up a row.
     Returns:
       source and source_segments, [N, M] int32.
     Raises:
-      InvalidInput: a sentence is too long.
+      InvalidInput: A sentence is too long.
     """
     rows = []
     for text in texts:
