@@ -149,7 +149,7 @@ def test_tables_of_tasks_are_complete():
 def test_a_stored_config_that_lost_a_part_is_refused(lost):
     whole = json.loads(configs.to_json(tiny_config()))
     del whole[lost]
-    with pytest.raises(InvalidInput, match=rf"not a whole config: it has no {lost}"):
+    with pytest.raises(InvalidInput, match=rf"incomplete config: missing {lost}"):
         configs.from_json(json.dumps(whole), "here")
 
 

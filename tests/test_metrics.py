@@ -402,7 +402,7 @@ def test_a_run_with_an_intervention_resumes_to_the_same_bits(folder, monkeypatch
 @pytest.mark.parametrize(
     ("hook", "words"),
     [
-        (own("breaks"), "it intervenes; expected a state of the same arrays"),
+        (own("breaks"), "a hook that intervenes must return a state"),
         (own("gives_text"), "expected numbers by name, or None; got"),
         (own("raises"), r"ValueError at line \d+ of own_looks.py: at 0"),
     ],

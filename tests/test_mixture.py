@@ -165,8 +165,8 @@ def test_a_run_of_a_mixture_scores_one_source_alone_and_knows_its_texts(files, t
 @pytest.mark.parametrize(
     ("mixture", "told"),
     [
-        ("{files}/a.txt=0.25,{files}/a.txt=0.25", "stands twice"),
-        ("{files}/b.txt=0.25", "stands twice"),
+        ("{files}/a.txt=0.25,{files}/a.txt=0.25", "occurs twice"),
+        ("{files}/b.txt=0.25", "occurs twice"),
         ("{files}/a.txt=0.7,{files}/c.txt=0.3", "mixture=.*expected"),
         ("{files}/a.txt=0", "mixture=.*expected"),
         ("{files}/a.txt", "mixture=.*expected"),

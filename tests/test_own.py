@@ -225,7 +225,7 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(nets):
         ("own_few", r"the model makes \(8, 16, 3\); expected logits \[8, 16, 65\]"),
         ("own_inputs", r"model.architecture=own_inputs:Mine: TypeError: .*'tokens'"),
         ("own_bare", r"own_bare:Mine: it needs example_inputs\(\)"),
-        ("own_short", "data.task=language_modelling needs it to have max_length"),
+        ("own_short", "data.task=language_modelling requires its attribute max_length"),
     ],
 )
 def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(nets, name, words):

@@ -168,7 +168,7 @@ class ConfigFile:
         config = self.call("get_config")
         if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
             kind = type(config).__name__
-            raise InvalidInput(f"{self.given}: get_config() gave {kind}, not ConfigDict")
+            raise InvalidInput(f"{self.given}: get_config() returned {kind}; expected ConfigDict")
         with self._faults():  # a list that holds a reference, say
             _fill_required(config, overrides)
             flat = flatten(config)
@@ -356,7 +356,7 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
     lost = [key for key in _ALWAYS_STORED if key not in flat]
     if lost:
-        raise InvalidInput(f"{origin}: not a whole config: it has no {', '.join(lost)}")
+        raise InvalidInput(f"{origin}: incomplete config: missing {', '.join(lost)}")
     if stated is not None:
         flat = {k: v for k, v in flat.items() if k in stated or option_for(k, flat) is not None}
     try:

@@ -97,5 +97,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{file.parent}: no readable {file.name}: {error}") from error
     if not isinstance(settings, dict):
-        raise InvalidInput(f"{file.parent}: {file.name}: expected an object, got {settings!r:.40}")
+        raise InvalidInput(
+            f"{file.parent}: {file.name}: expected a JSON object, got {settings!r:.40}"
+        )
     return settings

@@ -1,12 +1,11 @@
 """Simple methods such as n-grams; a model that does not beat them has not learned yet.
 
-Text: interpolated Kneser–Ney models of 1 to 6 tokens, see ngrams; hidden tokens are predicted from
+Text: interpolated Kneser–Ney models of 1 to 6 tokens, see ngrams; masked tokens are predicted from
 the nearest on both sides. Labels: the most frequent class; a linear model (logistic regression with
 an L2 penalty, of which the validation split chooses the strength) on pixels, vectors, or TF-IDF
 weights of tokens and pairs of neighbours (Wang and Manning 2012, aclanthology.org/P12-2018); for
-images and vectors the nearest neighbour (Cover and Hart 1967). All learn from the training split,
-of a longer text from its first 20 million tokens, and are scored on the targets that a model is
-scored on.
+images and vectors the nearest neighbour (Cover and Hart 1967). All use the training split,
+or the first 20 million tokens of a longer text, and scored on the same targets as models.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,7 @@ class Baselines(NamedTuple):
 
     Attributes:
       scores: Method -> split -> loss in nats or accuracy or both.
-      gate: The method that a base has to beat unless a study says another; None: none is known.
+      gate: Method that a base has to beat by default, or None if none is known.
     """
 
     scores: dict[str, Scores]
@@ -44,13 +43,13 @@ class Baselines(NamedTuple):
 
 
 def baselines_of(task: Task, steps: int) -> Baselines:
-    """Trains and scores every simple method that a task allows.
+    """Fits and scores every simple method for a task.
 
     Args:
-      task: Whose batches tell what is asked: a class for each example, or a token at each place.
-      steps: Training batches that are read of a task whose training split cannot be listed.
+      task: Task with a class for each example, or a token at each position.
+      steps: Number of training batches to read if a task's training split cannot be listed.
     Returns:
-      The scores; of a task with other inputs or targets, none.
+      The scores; none for a task with other inputs or targets.
     """
     first = task.batch(0, 0)
     inputs, shape = first["inputs"], np.shape(first["targets"])
@@ -123,7 +122,7 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
 
 
 def _scored_rows(batches: Iterable[Batch]) -> np.ndarray:
-    """Returns the targets of batches that are scored, each after its context, [N, LONGEST]."""
+    """Returns the scored targets of batches, each after its context, [N, LONGEST]."""
     found, count = [], 0
     for batch in batches:
         rows = rows_before(batch, LONGEST)[np.asarray(batch["weights"]) > 0]
@@ -135,7 +134,7 @@ def _scored_rows(batches: Iterable[Batch]) -> np.ndarray:
 
 
 def _rows_around(batch: Batch, order: int) -> np.ndarray:
-    """Returns targets after their neighbours, nearest last: left, right, second left, ..."""
+    """Returns targets after their neighbours, the nearest last: left, right, second left, ..."""
     tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
     distances = [-1, 1, -2, 2, -3, 3][: order - 1]
     wide, length = np.pad(tokens, ((0, 0), (3, 3)), constant_values=NOTHING), tokens.shape[1]
@@ -176,7 +175,7 @@ def _of_labels(task: Task, steps: int, has_words: bool) -> dict[str, Scores]:
 
 
 def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns inputs [N, ...] and labels [N] of all examples that are scored."""
+    """Returns inputs [N, ...] and labels [N] of all scored examples."""
     inputs: dict[str, list[np.ndarray]] = {}
     labels, count = [], 0
     for batch in batches:
@@ -192,7 +191,7 @@ def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarr
 
 
 def _flat(inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns pixels, or vectors with 0 beyond the end of a sequence, as rows [N, F] float64."""
+    """Returns pixels, or vectors with 0 after the end of a sequence, as rows [N, F] float64."""
     values = np.asarray(inputs["images"] if "images" in inputs else inputs["vectors"], np.float64)
     if "segments" in inputs and "vectors" in inputs:
         values = values * (inputs["segments"] > 0)[..., None]
@@ -200,7 +199,7 @@ def _flat(inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], Any]:
-    """Returns what turns texts into sparse rows [N, F] of TF-IDF weights, of length 1."""
+    """Returns a function from texts to sparse rows [N, F] of TF-IDF weights, of length 1."""
     from scipy import sparse
 
     def codes_of(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +237,7 @@ _PAIRS = 1 << 24
 
 
 def _fitted(x: Any, labels: np.ndarray, classes: int) -> Iterator[np.ndarray]:
-    """Yields weights [F + 1, K] of each strength: mean loss + strength / 2 |weights|^2 is least."""
+    """Yields weights [F + 1, K] per strength that minimise mean loss + strength / 2 |weights|^2."""
     from scipy import optimize, special
 
     count, width = x.shape
@@ -271,7 +270,7 @@ def _scores_of(weights: np.ndarray, examples: tuple[Any, np.ndarray]) -> dict[st
 
 
 def _nearest(queries: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Returns the row of `known` that is nearest to each query, by Euclidean distance."""
+    """Returns the row of `known` nearest to each query, by Euclidean distance."""
     lengths = (known**2).sum(1)
     parts = range(0, len(queries), _ROWS)
     return np.concatenate(

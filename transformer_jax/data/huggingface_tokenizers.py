@@ -1,4 +1,4 @@
-"""Our tokenizers as those of Hugging Face's library, for whoever reads a model there."""
+"""Our tokenizers as Hugging Face tokenizers, for models that are exported."""
 
 import json
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from transformer_jax.errors import InvalidInput
 
 
 def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
-    """Returns a `tokenizers.Tokenizer` that splits a text into the same tokens and joins them.
+    """Returns a `tokenizers.Tokenizer` with the same tokens.
 
-    Not the same are texts in which a special token is spelled out, "[MASK]" say, and of words the
-    last letter of those in Greek capitals.
+    Exceptions: texts that spell out a special token, e.g. "[MASK]", and, for words, final Greek
+    capitals.
 
     Args:
-      tokenizer: A row of TOKENIZERS, or one that came from a file of theirs.
-      template: What stands around a text: "{begin} $A {end}". Tokens that are named so, and those
-        for padding and hidden places, are added where the tokenizer lacks them. None: what a file
-        of theirs says.
+      tokenizer: An entry of TOKENIZERS, or a Hugging Face tokenizer.
+      template: Tokens around a text, e.g. "{begin} $A {end}". These tokens, and those
+        for padding and masks, are added if the tokenizer lacks them. None keeps the
+        file's own template.
     Raises:
-      InvalidInput: A class of the user's own.
+      InvalidInput: The tokenizer is user-defined.
     """
     if not isinstance(tokenizer, tuple(_MAKERS)):
         kind = type(tokenizer)
@@ -60,7 +60,7 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns what stands for padding, begin, end and mask: its own names, or ours."""
+    """Returns the names of padding, begin, end and mask tokens: its own, or ours."""
     has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda _: None
     return {
         purpose: next((name for name in names if has(name) is not None), names[0])
@@ -73,7 +73,7 @@ def _from_theirs(library: Any, tokenizer: BPETokenizer | HuggingFaceTokenizer) -
 
 
 def _from_bytes(library: Any, tokenizer: ByteTokenizer) -> Any:
-    """Byte pairs without a pair; each byte is written as in GPT-2, see _byte_symbols."""
+    """Byte pairs without merges; bytes are written as in GPT-2, see _byte_symbols."""
     vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
     made = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -82,9 +82,9 @@ def _from_bytes(library: Any, tokenizer: ByteTokenizer) -> Any:
 
 
 def _byte_symbols() -> list[str]:
-    """The character for each byte: itself where it can be seen, another one where not.
+    """Returns the character for each byte: itself if printable, another one if not.
 
-    Radford et al. 2019's published code, which the library's ByteLevel follows.
+    As in Radford et al. 2019's published code, and in the library's ByteLevel.
     """
     seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
@@ -92,7 +92,7 @@ def _byte_symbols() -> list[str]:
 
 
 def _from_characters(library: Any, tokenizer: CharTokenizer) -> Any:
-    """Words of one character; another one is refused there too, since none stands for it."""
+    """Words of one character; unknown characters are refused there too."""
     symbols = tokenizer.to_json()["symbols"]
     vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=""))

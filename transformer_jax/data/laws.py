@@ -1,11 +1,11 @@
-"""Laws that every task keeps, whatever is learned.
+"""Laws that every task obeys.
 
     for law in TASK_LAWS.values():
         law(task)
 
-Every row of TASKS passes them in this package's tests. A task of your own is put to all but the
-last before it trains, and to all by the test that `python -m experiments.new task` writes. A law
-raises AssertionError and says what it saw.
+This package's tests apply them to every entry of TASKS. A user-defined task must obey all but the
+last before it trains; the test that `python -m experiments.new task` writes applies all. A law
+raises AssertionError with its observation.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _LOOKED_AT = 20  # training batches that evaluated examples are looked for in
 
 
 def whole_batches(task: Task) -> None:
-    """A batch has inputs, targets and weights of as many rows, in types that a model takes."""
+    """Inputs, targets and weights of a batch have the same number of rows and valid dtypes."""
     for name, batch in _some_batches(task):
         assert set(batch) == {"inputs", "targets", "weights"}, f"{name}: it has {sorted(batch)}"
         targets, weights = np.asarray(batch["targets"]), np.asarray(batch["weights"])
@@ -48,7 +48,7 @@ def whole_batches(task: Task) -> None:
 
 
 def pure_batches(task: Task) -> None:
-    """The batch of a seed and a step is always the same, whole or in rows, and of one shape."""
+    """The batch of a seed and a step is always the same, whole or in rows, with one shape."""
     before = [task.batch(1, step) for step in _STEPS]
     task.batch(2, 3)
     shapes = None
@@ -63,7 +63,7 @@ def pure_batches(task: Task) -> None:
 
 
 def whole_splits(task: Task) -> None:
-    """A split is scored whole, each target once, in batches of any size and of one shape."""
+    """A split is scored completely, each target once, in batches of any size with one shape."""
     for split in SPLITS[1:]:
         rows, weight = [], []
         for size in _SIZES:

@@ -226,4 +226,4 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
         raise
     except Exception as error:  # the tokenizers library raises bare Exception for bad JSON
         wanted = f"expected the JSON of a tokenizer ({', '.join(_KINDS)})"
-        raise InvalidInput(f"{path}: {wanted}, got {error!r}") from error
+        raise InvalidInput(f"{path}: {wanted} ({error!r})") from error

@@ -240,7 +240,7 @@ def _refuse_names(what: str, names: set[str], expected: set[str], origin: str) -
 def _refuse_non_finite(state: Mapping[str, np.ndarray], origin: str) -> None:
     broken = [name for name, array in state.items() if not np.isfinite(array).all()]
     if broken:
-        raise InvalidInput(f"{origin}: numbers that are not finite in {_few(sorted(broken))}")
+        raise InvalidInput(f"{origin}: non-finite values in {_few(sorted(broken))}")
 
 
 def _few(names: list[str]) -> str:
@@ -414,14 +414,14 @@ def _files_of(folder: Path) -> list[Path]:
         named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         return [folder / Path(name).name for name in sorted(named)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"{index}: expected an index of weights: {error!r}") from error
+        raise InvalidInput(f"{index}: not a valid weight index: {error!r}") from error
 
 
 def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -> None:
     save_file = _safetensors().save_file
     if (folder / "config.json").exists() or any(folder.glob("*.safetensors")):
         raise InvalidInput(
-            f"{folder}: there is a config.json or weights already; choose another folder"
+            f"{folder}: already contains config.json or weights; choose another folder"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""One run as a directory, and who writes it: files, checkpoints, records, pictures."""
+"""Runs as directories: files, checkpoints, records, pictures."""

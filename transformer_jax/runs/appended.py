@@ -11,7 +11,7 @@ from transformer_jax.runs.files import inside
 
 
 def _is_torn(line: bytes) -> bool:
-    """Returns whether a line is an incomplete row; a killed write may end anywhere."""
+    """Returns whether a line is an incomplete row, left by a write that was killed midway."""
     depth, in_text, is_escaped = 0, False, False
     for character in line.decode(errors="replace"):
         if is_escaped or character == "\\":
@@ -24,17 +24,17 @@ def _is_torn(line: bytes) -> bool:
 
 
 class AppendedRows:
-    """The rows of one file; without a file there are none."""
+    """The rows of one JSON file; none if there is no file."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Reads nothing yet."""
         self._file = inside(folder, name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Everything that was added, oldest first; a line that a kill tore is left out.
+        """All rows, oldest first, without a line that a killed write left incomplete.
 
         Raises:
-          InvalidInput: A line is no row, and not the beginning of one: the file was damaged.
+          InvalidInput: A line is neither a row nor the beginning of one: the file is damaged.
         """
         rows = []
         text = self._file.read_bytes() if self._file.exists() else b""
@@ -51,10 +51,10 @@ class AppendedRows:
         return rows
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Appends a row, in one write if the disk has room, and waits until the disk has it.
+        """Appends a row in one write, and waits until it is on disk.
 
         Raises:
-          OSError: It has not; what was written of the row is left out by `rows`.
+          OSError: The disk is full; `rows` leaves the incomplete row out.
         """
         torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
         line = "\n" * torn + json.dumps(row) + "\n"

@@ -1,13 +1,13 @@
-"""Checkpoints that are whole, or are not there: orbax for the arrays, our own word on the rest.
+"""Checkpoints that are complete or absent: orbax for the arrays, our own manifest for the rest.
 
-    checkpoints/00000500/state/...       what orbax wrote
+    checkpoints/00000500/state/...       written by orbax
     checkpoints/00000500/manifest.json   step, shape and dtype of every leaf, sha256 of every file
 
 A checkpoint is written under another name and renamed when it is complete, so a killed process
-leaves no half of one. Orbax restores a file with a flipped bit, casts a wrong dtype and takes an
-empty stray folder for the newest step, all without a word; so every file is hashed before it is
-trusted, every leaf is compared with what the model expects, and only folders with a manifest count.
-What is written while training goes on is the same, some time later.
+leaves no incomplete one. Orbax silently restores a file with a flipped bit, casts a wrong dtype and
+takes an empty stray folder for the newest step. So every file is hashed before it is
+trusted, every leaf is compared with the model's, and only folders with a manifest count.
+Writing in the background gives the same files, some time later.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ class Restored(NamedTuple):
     """A restored checkpoint.
 
     Attributes:
-      step: Optimizer updates so far.
+      step: Number of updates so far.
       state: The tree that was saved.
-      extra: The plain data that was saved beside it.
+      extra: Plain data saved with it.
     """
 
     step: int
@@ -50,7 +50,7 @@ class Restored(NamedTuple):
 
 
 class SaveFailed(Stop):
-    """A checkpoint could not be written; the earlier ones are untouched."""
+    """A checkpoint could not be written; earlier ones are intact."""
 
 
 class NonFiniteState(SaveFailed):
@@ -61,12 +61,12 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, folder: Path, keep: int = 2, say: Callable[[str], None] = print) -> None:
-        """Looks at nothing yet.
+        """Does not access the disk yet.
 
         Args:
-          folder: Where the checkpoints are, or will be.
-          keep: Checkpoints that stay, the newest.
-          say: Takes one line about whatever is skipped, moved or removed.
+          folder: Folder of the checkpoints.
+          keep: Number of newest checkpoints to keep.
+          say: Receives a line about each skipped, moved or removed folder.
         """
         self._folder = folder.absolute()
         self._keep = keep
@@ -78,7 +78,7 @@ class Checkpoints:
         return [int(entry.name) for entry in entries(self._folder) if _is_checkpoint(entry)]
 
     def tidy(self) -> None:
-        """Removes what killed processes left half written, and names what does not belong here."""
+        """Removes incomplete checkpoints of killed processes, and names foreign files."""
         wait_for_all("nobody writes a checkpoint")
         if not is_first():
             return
@@ -97,28 +97,28 @@ class Checkpoints:
         """Writes a checkpoint, then removes those beyond `keep`.
 
         Args:
-          step: Optimizer updates so far.
-          state: Tree of arrays; of several processes each has a part.
+          step: Number of updates so far.
+          state: Tree of arrays; each of several processes has a part.
           extra: Plain data for JSON.
         Raises:
-          SaveFailed: The disk refused, or a leaf is not finite; nothing is left half written and
-            the earlier checkpoints are untouched.
+          SaveFailed: The disk refused, or a leaf is not finite; nothing incomplete is left and
+            earlier checkpoints are intact.
         """
         self.begin_save(step, state, extra)
         self.settle()
 
     def begin_save(self, step: int, state: Any, extra: dict) -> None:
-        """Copies a state and writes it as `save` does, while the caller goes on; see `settle`.
+        """Copies a state and writes it in the background as `save` does; see `settle`.
 
-        One is written at a time. Several processes write each its part, and agree on whether all
-        could.
+        One checkpoint is written at a time. Several processes write their parts; they agree on
+        whether all succeeded.
 
         Args:
-          step: Optimizer updates so far.
-          state: Tree of arrays, which may be donated as soon as this returns.
+          step: Number of updates so far.
+          state: Tree of arrays, which may be donated once this returns.
           extra: Plain data for JSON.
         Raises:
-          SaveFailed: This one cannot be begun, or the one before it could not be written.
+          SaveFailed: This save cannot begin, or the previous one failed.
         """
         self.settle()
         final = self._folder / f"{step:08d}"
@@ -189,7 +189,7 @@ class Checkpoints:
         thread.shutdown(wait=False)
 
     def settle(self) -> None:
-        """Waits until the checkpoint that was begun is there.
+        """Waits until the background write is complete.
 
         Raises:
           SaveFailed: See save.
@@ -205,7 +205,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def settled(self) -> Generator[None]:
-        """Waits at the end, whatever it is, for what is being written."""
+        """Waits for the background write at the end, even after an error."""
         try:
             yield
         finally:
@@ -215,16 +215,16 @@ class Checkpoints:
                 self._say(f"NOT SAVED: {error}")
 
     def restore(self, template: Any, read_only: bool = False) -> Restored | None:
-        """Returns the newest checkpoint that is whole, or None where there never was one.
+        """Returns the newest intact checkpoint, or None if there never was one.
 
-        A damaged one is named, set aside, and the one before it is tried.
+        A damaged checkpoint is named, set aside, and the previous one is tried.
 
         Args:
-          template: Tree of arrays or ShapeDtypeStructs, what the state must look like, and where
-            it shall lie; on this process's first device if that is not said.
-          read_only: Leave damaged checkpoints where they are.
+          template: Tree of arrays or ShapeDtypeStructs: expected shapes, and the placement;
+            on this process's first device if none is given.
+          read_only: Whether to leave damaged checkpoints in place.
         Raises:
-          InvalidInput: No checkpoint is whole though there were some, or the newest cannot be
+          InvalidInput: No checkpoint is intact although there were some, or the newest cannot be
             read or does not fit the template.
         """
         found = self.newest_whole(read_only) if is_first() else None
@@ -241,7 +241,7 @@ class Checkpoints:
         return None
 
     def newest_whole(self, read_only: bool = True) -> int | None:
-        """Returns the step of the newest checkpoint that is whole; None without one."""
+        """Returns the step of the newest intact checkpoint, or None."""
         for step in reversed(self.steps()):
             path = self._folder / f"{step:08d}"
             damage = damage_of(path)
@@ -279,10 +279,10 @@ class Checkpoints:
 
 
 class Saving:
-    """Has checkpoints written while training goes on; says, and keeps, why one is not there.
+    """Writes checkpoints in the background, and reports why one is missing.
 
     Attributes:
-      checkpoints: Of the run.
+      checkpoints: Checkpoints of the run.
       unsaved: Why the newest state is not on disk, or None.
     """
 
@@ -293,12 +293,12 @@ class Saving:
         warn: Callable[[str], None],
         waits: bool = False,
     ) -> None:
-        """Touches nothing yet.
+        """Does not access the disk yet.
 
         Args:
-          folder: Of the checkpoints.
-          count: Checkpoints that stay, the newest.
-          warn: Takes a line about what goes wrong.
+          folder: Folder of the checkpoints.
+          count: Number of newest checkpoints to keep.
+          warn: Receives a line about each failure.
           waits: Whether to wait for every checkpoint.
         """
         self.checkpoints = Checkpoints(folder, count, warn)
@@ -306,13 +306,13 @@ class Saving:
         self._warn, self._waits = warn, waits
 
     def save(self, step: int, state: Any, extra: dict, must: bool) -> None:
-        """Begins to write a checkpoint; `must`: waits for it.
+        """Begins to write a checkpoint, and waits for it if `must`.
 
         Args:
-          step: Optimizer updates so far.
-          state: Tree of arrays, which may be donated as soon as this returns.
+          step: Number of updates so far.
+          state: Tree of arrays, which may be donated once this returns.
           extra: Plain data for JSON.
-          must: Whether to wait until it is there, since nothing follows.
+          must: Whether to wait until it is written.
         """
         self._try(self.checkpoints.settle)  # says why the one before could not be written
         self.unsaved = None
@@ -329,13 +329,13 @@ class Saving:
 
 
 def damage_of(path: Path) -> str | None:
-    """Returns what is wrong with a checkpoint's files, or None; reads every byte.
+    """Returns the damage of a checkpoint's files, or None; reads every byte.
 
     Args:
-      path: A checkpoint's folder.
+      path: Folder of the checkpoint.
     Raises:
-      InvalidInput: The files cannot be read, or another version wrote them; no reason to think
-        them damaged.
+      InvalidInput: The files cannot be read, or were written by another version; they may be
+        intact.
     """
     try:
         manifest = _read_manifest(inside(path, "manifest.json"))
@@ -354,7 +354,7 @@ def damage_of(path: Path) -> str | None:
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an array that is read, and where it shall lie, whoever saved it."""
+    """Returns the shape of an array to read, with its placement, whoever saved it."""
     sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
@@ -396,7 +396,7 @@ def _all_finite(array: jax.Array) -> jax.Array:
 
 
 def _refuse_other_leaves(path: Path, stored: dict, expected: dict) -> None:
-    """Refuses a checkpoint of another model, naming at most five differences."""
+    """Raises InvalidInput for a checkpoint of another model, naming at most five differences."""
     names = [name for name in [*expected, *stored] if stored.get(name) != expected.get(name)]
     names = list(dict.fromkeys(names))
     if not names:

@@ -1,12 +1,12 @@
-"""A run is a directory that needs no code of ours to read.
+"""A run as a directory of plain files.
 
 config.json      the resolved config
-manifest.json    what ran: versions, git revision, device, hashes of data and tokenizer, launches
+manifest.json    versions, git revision, device, hashes of data and tokenizer, launches
 STATUS           running | done | failed | interrupted, when, and at which step
 tokenizer.json   the tokenizer, if there is text
-metrics.jsonl    one object a line
-evaluation.json  the final evaluation of each split, and its protocol
-sequences.npz    its loss, weight, ... for each example
+metrics.jsonl    one object per line
+evaluation.json  final evaluation of each split, with its settings
+sequences.npz    loss, weight, ... of each evaluated example
 samples/  checkpoints/  loss.png  diff.patch
 """
 
@@ -52,10 +52,10 @@ class Status(NamedTuple):
     """Content of STATUS.
 
     Attributes:
-      word: Running, done, failed or interrupted; missing where there is none.
-      when: It was written, ISO 8601.
-      step: Updates until then.
-      reason: Of a failure.
+      word: Running, done, failed or interrupted; missing without a file.
+      when: Time of writing, ISO 8601.
+      step: Number of updates until then.
+      reason: Reason of a failure.
     """
 
     word: str = "missing"
@@ -65,21 +65,21 @@ class Status(NamedTuple):
 
 
 def parse_status(text: str) -> Status:
-    """Reads `WORD TIME step N REASON`, as far as it is there."""
+    """Parses `WORD TIME step N REASON`, as far as present."""
     word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
     return Status(word or "missing", when, int(step) if step.isdecimal() else 0, reason.strip())
 
 
 class RunDirectory:
-    """The files of one run, and who may write them.
+    """The files of one run.
 
     Attributes:
-      path: Of the directory; the other paths are inside it.
-      step: Updates so far, as STATUS tells them.
+      path: Path of the directory; the other paths are inside it.
+      step: Number of updates so far, from STATUS.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Creates nothing yet."""
+        """Creates no files yet."""
         self.path = Path(path)
         self.step = 0
         self._runs = False  # whether this launch has written that it does
@@ -91,10 +91,10 @@ class RunDirectory:
     # ---- opening
 
     def refuse_other_config(self, config: ConfigDict) -> None:
-        """Checks that the directory is new, empty, or this config's.
+        """Raises InvalidInput unless the directory is new, empty, or of this config.
 
         Raises:
-          InvalidInput: It belongs to a run with another config, or to something else.
+          InvalidInput: It contains a run with another config, or something else.
         """
         if not os.path.lexists(self.path / "config.json"):
             was_begun = (self.path / ".lock").exists()
@@ -117,13 +117,13 @@ class RunDirectory:
             )
 
     def refuse_foreign_checkpoint(self, step: int, extra: Mapping[str, Any]) -> None:
-        """Checks that a checkpoint was saved by a run of this config; older ones do not say.
+        """Raises InvalidInput unless a checkpoint was saved by a run of this config.
 
         Args:
-          step: Of the checkpoint.
-          extra: What was saved beside it.
+          step: Step of the checkpoint.
+          extra: Plain data saved with it.
         Raises:
-          InvalidInput: config.json was edited since, or the checkpoint is another run's.
+          InvalidInput: config.json was edited, or the checkpoint is of another run.
         """
         if "config" not in extra:
             return
@@ -149,10 +149,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def failures_recorded(self) -> Generator[None]:
-        """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault.
+        """If the code inside fails, writes STATUS `failed` with the reason; error.txt for faults.
 
         Raises:
-          Stop: The run's own files could not be written, a full disk say.
+          Stop: The run's own files could not be written, e.g. the disk is full.
         """
         try:
             yield
@@ -176,10 +176,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self, flag: str = "--workdir") -> Generator[None]:
-        """Keeps a second process from writing here; the system frees the lock of a dead one.
+        """Locks the directory against other processes; the system frees the lock of a dead process.
 
         Args:
-          flag: That named the directory, for messages.
+          flag: Flag that named the directory, for messages.
         Raises:
           InvalidInput: Another process is training here, or the folder is read-only.
         """
@@ -212,7 +212,7 @@ class RunDirectory:
     # ---- reading
 
     def config(self) -> ConfigDict:
-        """The stored config, checked against today's rules; nothing that it names is imported."""
+        """The stored config, checked against the current options; nothing it names is imported."""
         # A run of version 1 is refused as such by its manifest.
         keys = self.manifest().get("stated") if self.has_begun() else None
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
@@ -222,7 +222,7 @@ class RunDirectory:
         return self.has_begun() and self.manifest().get("members", 1) == 1
 
     def manifest(self) -> dict:
-        """Reads the config."""
+        """Reads manifest.json."""
         manifest = parsed_object(self._text("manifest.json"), self.path / "manifest.json")
         refuse_version_1(manifest, self.path / "manifest.json")
         if not isinstance(manifest.get("data"), dict):
@@ -230,7 +230,7 @@ class RunDirectory:
         return manifest
 
     def evaluation(self) -> dict[str, Any]:
-        """The final scores of each split and their protocol; {} before the end."""
+        """The final scores of each split with their settings; {} before the end."""
         if not self.file("evaluation.json").exists():
             return {}
         return parsed_object(self._text("evaluation.json"), self.path / "evaluation.json")
@@ -251,14 +251,14 @@ class RunDirectory:
         return parse_status(path.read_text("utf-8", "replace") if path.exists() else "")
 
     def has_begun(self) -> bool:
-        """Returns whether a launch came as far as its manifest."""
+        """Returns whether a launch wrote the manifest."""
         return self.file("manifest.json").exists()
 
     def tokenizer(self, own: Any = None) -> Tokenizer | None:
-        """The run's tokenizer; None before its first launch, and if it reads no text.
+        """Returns the run's tokenizer; None before its first launch, and without text.
 
         Args:
-          own: The class that it is of, where the config names one of the user's own.
+          own: User-defined class of the tokenizer, if the config names one.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
@@ -270,7 +270,7 @@ class RunDirectory:
         return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
     def metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl; a line that is no row, torn by a kill, is left out."""
+        """Rows of metrics.jsonl; incomplete lines are left out."""
         path = self.file("metrics.jsonl")
         if not path.exists():
             return []
@@ -294,7 +294,7 @@ class RunDirectory:
     # ---- writing
 
     def write_status(self, word: str, reason: str = "") -> None:
-        """Replaces STATUS; its time is the run's heartbeat."""
+        """Replaces STATUS; its time is the heartbeat of the run."""
         self._runs |= word == "running"
         self.write_text("STATUS", f"{word} {now()} step {self.step} {reason}".rstrip() + "\n")
 
@@ -309,17 +309,17 @@ class RunDirectory:
     def begin(
         self, config: ConfigDict, tokenizer: Tokenizer | None, data: dict, facts: dict[str, Any]
     ) -> list[str]:
-        """Writes config, tokenizer and manifest before the first step, and notes this launch.
+        """Writes config, tokenizer and manifest before the first step, and records this launch.
 
         Args:
-          config: resolved.
-          tokenizer: Of the data, if it is text.
-          data: What identifies the data.
-          facts: What else the manifest shall hold.
+          config: The resolved config.
+          tokenizer: Tokenizer of the data, if it is text.
+          data: Facts that identify the data.
+          facts: Further entries of the manifest.
         Returns:
-          What differs from the first launch: numerics, packages, device, git, mesh.
+          Differences from the first launch: numerics, packages, device, git, mesh.
         Raises:
-          InvalidInput: The data is not what the run began with.
+          InvalidInput: The data differs from the run's.
         """
         around, difference = surroundings()
         around = {**around, "mesh": config.mesh.to_dict()}
@@ -344,7 +344,7 @@ class RunDirectory:
         return list(changed)
 
     def refuse_other_data(self, now: dict) -> None:
-        """Raises InvalidInput where text, tokenizer or splits are not what the run began with."""
+        """Raises InvalidInput if text, tokenizer or splits differ from the run's."""
         stored, now = self.manifest()["data"], json.loads(json.dumps(now))
         changed = [key for key in now if key != "source" and stored.get(key) != now[key]]
         if changed:
@@ -356,10 +356,10 @@ class RunDirectory:
             )
 
     def refuse_other_start(self, now: dict[str, str]) -> None:
-        """Raises InvalidInput where a run that has to start again would start from other files.
+        """Raises InvalidInput if a run that must start again would start from other files.
 
         Args:
-          now: Hashes of the files that hold initial weights.
+          now: Hashes of the files with initial weights.
         """
         stored = self.manifest()["initial"]
         changed = [option for option in now if stored.get(option) != now[option]]
@@ -370,10 +370,10 @@ class RunDirectory:
             )
 
     def refuse_other_numerics(self, goes_on: bool = False) -> None:
-        """Raises InvalidInput where a run would go on with code that computes other bits.
+        """Raises InvalidInput if a run would continue with code that computes other bits.
 
         Args:
-          goes_on: Whether one that is done would go on too.
+          goes_on: Whether to check a finished run too.
         """
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return
@@ -399,16 +399,16 @@ class RunDirectory:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def drop_scores(self) -> None:
-        """Removes the final scores, where they are not those of what is trained from now on."""
+        """Removes final scores that training will outdate."""
         for name in ("evaluation.json", "sequences.npz"):
             self.file(name).unlink(missing_ok=True)
 
     def cut_metrics(self, step: int) -> None:
-        """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""
+        """Drops rows after a step and an incomplete last line, so a resumed run has no zigzag."""
         rows = [row for row in self.metrics() if row["step"] <= step]
         self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def now() -> str:
-    """The time, UTC."""
+    """Returns the current time, UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

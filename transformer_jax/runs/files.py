@@ -1,8 +1,8 @@
-"""The files of a run or a study: nothing outside its folder is read, written, renamed or removed.
+"""Files of a run or a study: nothing outside its folder is read, written, renamed or removed.
 
-A folder that was mailed or unpacked may hold links to the reader's own files. So every path in it
-comes from `inside`, and every listing from `entries` or `walk`; they refuse links, pipes and names
-that lead outside. Whether the folder itself is a link is its user's business.
+A received folder may contain links to the reader's own files. So every path in it
+comes from `inside`, and every listing from `entries` or `walk`, which refuse links, pipes and names
+that lead outside. The folder itself may be a link.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ WRITING, DAMAGED = ".writing-", "damaged-"  # how names of checkpoints begin tha
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Returns the path of an entry of a folder, whether it is there or not.
+    """Returns the path of an entry of a folder, whether it exists or not.
 
     Args:
-      folder: Of the run or the study.
-      name: Of the entry; `samples/first.txt` is one in a folder below.
+      folder: Folder of the run or the study.
+      name: Name of the entry; `samples/first.txt` is an entry of a subfolder.
     Raises:
-      InvalidInput: The name leads outside, or the entry, or a folder on the way to it, is a link or
+      InvalidInput: The name leads outside, or the entry, or a folder on its path, is a link or
         something else that is neither a file nor a folder.
     """
     path = folder
@@ -41,7 +41,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Returns what a folder holds, sorted by name; [] where there is no folder.
+    """Returns the entries of a folder, sorted by name; [] if it does not exist.
 
     Raises:
       InvalidInput: An entry is a link, a pipe or the like.
@@ -55,7 +55,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def walk(folder: Path) -> list[Path]:
-    """Returns every file in a folder and in those below it.
+    """Returns every file in a folder and its subfolders.
 
     Raises:
       InvalidInput: An entry is a link, a pipe or the like.
@@ -84,13 +84,13 @@ def _refuse_links(path: Path) -> None:
 
 
 def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection[str]) -> None:
-    """Raises InvalidInput where a folder that something is to begin in holds files of others.
+    """Raises InvalidInput if a folder for a new run or study contains other files.
 
     Args:
-      folder: May be missing.
-      flag: By which it was given.
-      what: Begins there.
-      allowed: Names that may be there; names that begin with a dot may too.
+      folder: The folder; may be missing.
+      flag: Flag that named it.
+      what: Kind of what begins there, for the message.
+      allowed: Names that may exist; names that begin with a dot may too.
     """
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -109,11 +109,11 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
 
 
 def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
-    """Raises InvalidInput where a run or a study was written by version 1.
+    """Raises InvalidInput if a run or a study was written by version 1.
 
     Args:
-      record: What manifest.json or study.json holds; version 1 wrote no `version`.
-      path: Of the file.
+      record: Content of manifest.json or study.json; version 1 wrote no `version`.
+      path: Path of the file.
     """
     if "version" not in record:
         raise InvalidInput(
@@ -122,7 +122,7 @@ def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
 
 
 def as_plain(value: Any) -> Any:
-    """Named tuples as dicts, not-a-number as None, for JSON."""
+    """Returns a value with named tuples as dicts and not-a-number as None, for JSON."""
     if hasattr(value, "_asdict"):
         return {key: as_plain(inner) for key, inner in value._asdict().items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -137,7 +137,7 @@ def as_plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns what a JSON file of ours holds.
+    """Returns the content of a JSON file.
 
     Raises:
       InvalidInput: It is damaged.
@@ -150,10 +150,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parsed_object(text: str, path: Path) -> dict[str, Any]:
-    """Returns what the text of a JSON file holds.
+    """Parses the text of a JSON file.
 
     Raises:
-      InvalidInput: It is no object as JSON; the text names the file.
+      InvalidInput: It is not a JSON object; the message names the file.
     """
     try:
         content = json.loads(text)
@@ -165,17 +165,17 @@ def parsed_object(text: str, path: Path) -> dict[str, Any]:
 
 
 def write_json(folder: Path, name: str, value: Any) -> Path:
-    """Writes a JSON file of a folder whole or not at all, see replace."""
+    """Writes a JSON file of a folder completely or not at all, see replace."""
     return replace(folder, name, json.dumps(value, indent=1) + "\n")
 
 
 def replace(folder: Path, name: str, text: str) -> Path:
-    """Writes a file of a folder whole or not at all, and returns its path.
+    """Writes a file of a folder completely or not at all, and returns its path.
 
     Args:
-      folder: Of the run or the study.
+      folder: Folder of the run or the study.
       name: See inside.
-      text: Whole content.
+      text: The whole content.
     Raises:
       InvalidInput: See inside.
     """

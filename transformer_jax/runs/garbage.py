@@ -1,7 +1,7 @@
 """Deletable files below a folder of runs, with their sizes.
 
-Always: what killed processes left half written, and damaged checkpoints. If asked for: checkpoints
-of studies' cells that are done, whose scores stay.
+Always: incomplete files of killed processes, and damaged checkpoints. If requested: checkpoints
+of finished cells of studies, whose scores are kept.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ _UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|pa
 
 
 class Garbage(NamedTuple):
-    """Something that may go.
+    """A file or folder that can be deleted.
 
     Attributes:
       path: A file or a folder.
-      why: It may go.
-      size: bytes.
-      run: Whose it is; it stays where another process trains there.
+      why: Reason.
+      size: Size in bytes.
+      run: Its run; nothing is deleted while a process trains there.
     """
 
     path: Path
@@ -38,12 +38,12 @@ class Garbage(NamedTuple):
 
 
 def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
-    """Returns what may be deleted below a folder; nothing of a run that trains now.
+    """Returns the files below a folder that can be deleted, excluding those of running runs.
 
     Args:
       root: Folder of runs and studies.
-      checkpoints: Whether those of cells that are done may go: their scores, curves and verdicts
-        stay, but they cannot be loaded, sampled or evaluated any more.
+      checkpoints: Whether to include those of finished cells. Their scores, curves and verdicts
+        are kept, but the cells can no longer be loaded, sampled or evaluated.
     Raises:
       InvalidInput: There is no such folder.
     """
@@ -62,7 +62,7 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
 
 
 def delete(garbage: Sequence[Garbage]) -> int:
-    """Deletes what was found, but for what is in use or protected; returns the bytes it freed."""
+    """Deletes garbage that is neither in use nor protected; returns the freed bytes."""
     freed = 0
     for path, _, size, run in garbage:
         # Renamed first: if this process is killed, nothing half deleted is taken for whole.
@@ -94,7 +94,7 @@ def _left_over(run: Path) -> Iterator[Garbage]:
 
 
 def _of_folder(path: Path, why: str, run: Path) -> list[Garbage]:
-    """A folder with all that is in it, or a file; [] where there is nothing, or it has a link."""
+    """Returns a folder with its content, or a file; [] if it is missing or contains a link."""
     if path.is_symlink():
         return []
     try:

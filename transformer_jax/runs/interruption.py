@@ -1,4 +1,4 @@
-"""Ending a run in good order when a signal asks for it."""
+"""Ending a run properly when it receives a signal."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _BEFORE_THE_LIMIT = getattr(signal, "SIGUSR2", None)  # which Windows has not
 
 
 class Interrupted(Stop):
-    """A signal asked for the end, and the run was saved."""
+    """A signal was received, and the run was saved."""
 
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)
@@ -22,10 +22,10 @@ class Interrupted(Stop):
 class StopSignal:
     """Remembers SIGTERM, SIGINT or SIGUSR2 until the step is done; a second SIGINT ends at once.
 
-    SIGUSR2 is what submitit, and Slurm's --signal where it is asked to, send before a time limit.
+    SIGUSR2 is sent before a time limit by submitit, and by Slurm's --signal.
 
     Attributes:
-      signal: The number of the signal that came, or None.
+      signal: Number of the received signal, or None.
     """
 
     def __init__(self, agrees: bool = False) -> None:

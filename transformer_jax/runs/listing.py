@@ -160,13 +160,13 @@ def without_test(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
-    """Reads KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
+    """Parses KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
 
-    A key may be given by its last name, where no other key is as short. A run without the key does
+    A key may be given by its last part if that is unambiguous. A run without the key does
     not pass.
 
     Raises:
-      InvalidInput: There is no operator, or no number behind one of order.
+      InvalidInput: There is no operator, or no number after an order operator.
     """
     match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
     if not match:
@@ -207,7 +207,7 @@ def reads_as_number(text: str) -> bool:
 
 
 def _meant_by(key: str, names: Iterable[str]) -> list[str]:
-    """The key itself, or those that end with it, as little nested as there are."""
+    """Returns the key itself, or the least nested keys that end with it."""
     if key in names:
         return [key]
     depth = {
@@ -229,7 +229,7 @@ def _one_meant_by(key: str, names: Collection[str], text: str) -> str:
 
 
 def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
-    """Returns the whole keys of columns, which are joined by commas; errors as of `filtered`."""
+    """Returns the full keys of comma-separated columns; errors as in `filtered`."""
     keys = dict.fromkeys(key for row in rows for key in row)
     asked = [key for key in columns.split(",") if key]
     return [_one_meant_by(key, keys, f"--columns={columns}") if rows else key for key in asked]
@@ -245,7 +245,7 @@ def filtered(
       filters: See parse_filter.
       sort: Key to sort by, `-key` for descending; by name if not given.
     Raises:
-      InvalidInput: A key is one that no run has, or may be several.
+      InvalidInput: No run has the key, or it is ambiguous.
     """
     tests = [parse_filter(text) for text in filters]
     columns_there = dict.fromkeys(name for facts in rows for name in facts)

@@ -6,12 +6,12 @@ from typing import Any
 
 
 def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a text and a table below it as HTML; whatever they hold is shown as text.
+    """Returns a title and a table as HTML; their content is escaped.
 
     Args:
-      title: Its lines stay lines.
-      heads: Of the columns.
-      rows: A value a column.
+      title: Title; its line breaks are kept.
+      heads: Headers of the columns.
+      rows: One value per column.
     """
     lines = "<br>".join(map(escaped, title.splitlines()))
     head = "".join(f"<th>{escaped(name)}</th>" for name in heads)
@@ -22,5 +22,5 @@ def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def escaped(value: Any) -> str:
-    """Text that is text wherever it stands in a page."""
+    """Returns text escaped for any place of a page."""
     return html.escape(str(value), quote=True)

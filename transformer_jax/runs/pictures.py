@@ -19,10 +19,10 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
     """Draws the training, validation and test loss of one run over its updates.
 
     Args:
-      rows: Of metrics.jsonl.
-      path: Of the PNG.
+      rows: Rows of metrics.jsonl.
+      path: Path of the PNG file.
     Returns:
-      The path, or why there is no picture.
+      The path, or the reason why there is no picture.
     """
     try:
         loss_figure(rows).savefig(path, dpi=150)
@@ -35,7 +35,7 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Returns the training, validation and test loss over the updates as a matplotlib figure.
 
     Args:
-      rows: Of metrics.jsonl.
+      rows: Rows of metrics.jsonl.
     """
     curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
     return _figure(curves, "loss (nats)")
@@ -47,7 +47,7 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
     Args:
       runs: Name -> rows of metrics.jsonl.
       metric: A key of those rows.
-      path: Of the picture; its ending chooses the format.
+      path: Path of the picture; its suffix chooses the format.
     Returns:
       The path.
     """
@@ -60,11 +60,11 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
 
 
 def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], path: Path) -> Path:
-    """Draws who listens to whom: a row of panels a layer, a panel a head, a row a query.
+    """Draws attention weights: a row of panels per layer, a panel per head, a row per query.
 
     Args:
       maps: Path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
-      path: Of the picture; its ending chooses the format.
+      path: Path of the picture; its suffix chooses the format.
     Returns:
       The path.
     """
@@ -91,17 +91,17 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
 def draw_attention_over_image(
     maps: dict[str, Any], image: Any, has_class_token: bool, path: Path
 ) -> Path:
-    """Draws where a vision transformer looks: a row of panels a layer, the image, then the heads.
+    """Draws attention over an image: a row of panels per layer, first the image, then the heads.
 
-    A panel shows how much each patch is listened to: by the class token, or, without one, by all
-    patches in the mean. Its darkest colour is the head's largest weight.
+    A panel shows the weight of each patch: for the class token, or, without one, the mean over all
+    patches. Its darkest colour is the head's largest weight.
 
     Args:
       maps: Path of a layer -> weights [H, P, P], rows of patches from the top left, after the class
         token if there is one.
       image: [height, width, channels].
-      has_class_token: Whether the first place is one.
-      path: Of the picture; its ending chooses the format.
+      has_class_token: Whether the first position is a class token.
+      path: Path of the picture; its suffix chooses the format.
     Returns:
       The path.
     """
@@ -126,7 +126,7 @@ def draw_attention_over_image(
 
 
 def _panels(rows: int, columns: int, size: float) -> tuple[Any, Any]:
-    """A figure, and its axes [rows, columns], each so many inches wide and high."""
+    """Returns a figure and its axes [rows, columns], of `size` inches each."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size * columns + 0.8, size * rows), layout="constrained")
@@ -152,6 +152,6 @@ def _figure(curves: list[tuple[list, dict]], ylabel: str) -> Any:
 
 
 def plain_legend(axes: Any, **place: Any) -> None:
-    """Gives axes a legend of the names of their lines as they are: `$` begins no mathematics."""
+    """Adds a legend with the names of the lines, in which `$` is not mathematics."""
     for text in axes.legend(frameon=False, **place).get_texts():
         text.set_parse_math(False)

@@ -13,13 +13,13 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
-    """Returns numbers as one line of blocks, each the mean of so many.
+    """Returns numbers as one line of blocks, each the mean of several numbers.
 
     Args:
-      values: None and what is not finite are left out.
-      width: Blocks, at most.
+      values: Numbers; None and non-finite ones are left out.
+      width: Largest number of blocks.
     Returns:
-      Empty where there are fewer than two numbers.
+      Empty for fewer than two numbers.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:
@@ -34,18 +34,18 @@ def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
 
 
 class Progress:
-    """Tells how a run goes. The estimate of the time left counts training steps alone.
+    """Reports the progress of a run. The estimated time left covers training steps only.
 
-    On a terminal the last lines are redrawn by rich: where it stands, and below it what `details`
-    gives. Elsewhere (a file, a pipe, CI) a plain line is printed every few seconds, without control
-    codes.
+    On a terminal the last lines are redrawn by rich: the current step, and below it the lines of
+    `details`. Elsewhere (a file, a pipe, CI) a plain line is printed every few seconds, without
+    control codes.
 
     Attributes:
-      details: Gives more lines for a terminal.
+      details: Function that returns further lines for a terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
-        """Writes to `stream`, standard output if not given."""
+        """Writes to `stream`, or standard output if None."""
         self._stream = stream or sys.stdout
         self._seconds = seconds_between_lines
         self._last_line = 0.0
@@ -60,7 +60,7 @@ class Progress:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Generator[None]:
-        """Says what goes on at once, that it still does every few seconds, and how long it took."""
+        """Announces an activity, repeats it every few seconds, and prints how long it took."""
         started = time.monotonic()
         finished = threading.Event()
 
@@ -79,19 +79,19 @@ class Progress:
         self.say(f"{what}: {time.monotonic() - started:.1f} s")
 
     def note(self, text: str) -> None:
-        """Shows on a terminal what is going on; elsewhere it is not worth a line."""
+        """Shows the current activity on a terminal only."""
         if self._is_terminal:
             self._show(text)
 
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
-        """Shows where training stands.
+        """Shows the current step.
 
         Args:
-          step: Updates so far.
-          steps: Updates in all.
+          step: Number of updates so far.
+          steps: Total number of updates.
           loss: Nats per target, recent mean.
-          speed: Of training alone, with its unit.
-          seconds_left: Training alone.
+          speed: Speed of training, with its unit.
+          seconds_left: Estimated seconds of training left.
         """
         line = (
             f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "
@@ -105,7 +105,7 @@ class Progress:
             self._show(line)
 
     def close(self) -> None:
-        """Leaves the terminal as it was."""
+        """Restores the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -140,7 +140,7 @@ class Silent(Progress):
 
 
 def _clock(seconds: float) -> str:
-    """Minutes and seconds, or hours, never negative, a dash where nothing is known yet."""
+    """Returns minutes and seconds, or hours; never negative, a dash if unknown."""
     if not 0 <= seconds < 1e9:
         return "-"
     minutes, rest = divmod(round(seconds), 60)

@@ -27,10 +27,10 @@ _ENVIRONMENT = (
 
 @functools.cache
 def surroundings() -> tuple[dict, str]:
-    """Returns what a run depends on beside its config, and the diff of the working tree.
+    """Returns the dependencies of a run besides its config, and the diff of the working tree.
 
-    Looked up once: what a process runs is what it had imported. No value of the environment outside
-    a short list, no remote address and no user name.
+    Cached, since a process runs what it has imported. Only a short list of environment variables,
+    no remote address and no user name.
     """
     import jax
 
@@ -62,7 +62,7 @@ def surroundings() -> tuple[dict, str]:
 
 
 def machine_name() -> str:
-    """Returns what the processor is called, where the system says, and how many cores there are."""
+    """Returns the processor's name, if the system reports it, and the number of cores."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -86,7 +86,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """Output of git on the tree that this package is in; empty outside a repository."""
+    """Returns git's output on this package's working tree; empty outside a repository."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(
@@ -98,6 +98,6 @@ def _git(*arguments: str) -> str:
 
 
 def command_line() -> str:
-    """Returns what the user typed, as far as it can be known."""
+    """Returns the command that the user typed, as far as it is known."""
     verb = Path(sys.argv[0]).stem
     return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])

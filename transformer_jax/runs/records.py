@@ -8,16 +8,16 @@ from transformer_jax.runs.progress import in_a_line
 
 
 def row_of_step(rows: list[dict], step: int) -> dict:
-    """Returns the row of the step that was just taken: the last that became due, or a new one."""
+    """Returns the row of the last step: the latest one, or a new one."""
     if not rows or rows[-1]["step"] != step:
         rows.append({"step": step})
     return rows[-1]
 
 
 class StepLog:
-    """Collects steps and gives a row every so many of them, holding means since the last row.
+    """Collects steps and returns a row after every few of them, with means since the last row.
 
-    What is pending between two rows belongs into a checkpoint, so that a resumed run writes the
+    Pending steps are part of a checkpoint, so that a resumed run writes the
     same rows.
 
     Attributes:
@@ -36,11 +36,11 @@ class StepLog:
 
         Args:
           every: Steps between rows.
-          last_step: Gets a row in any case.
-          learning_rate: Of the update that follows `count` earlier ones.
-          counted: What speed is counted in, "tokens" say.
-          of_input: Gives the seconds that the last step waited for its batch, and those that it
-            takes to make one.
+          last_step: The final step, which is always logged.
+          learning_rate: Function from the number of earlier updates to the rate of the next one.
+          counted: Unit of the throughput, e.g. "tokens".
+          of_input: Function that returns the seconds that the last step waited for its batch, and
+            those needed to make a batch.
         """
         self._counted, self._of_input = counted, of_input
         self.pending: list[tuple[float, float]] = []
@@ -49,7 +49,7 @@ class StepLog:
         self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
 
     def details(self) -> list[str]:
-        """Returns the terminal's text next to the step: the loss, and more of the last row."""
+        """Returns lines for a terminal: the loss as blocks, and values of the last row."""
         names = {"train/gradient_norm": "gradient norm", "train/learning_rate": "learning rate"}
         shown = [f"{name} {self._latest[key]:.3g}" for key, name in names.items() if self._latest]
         speed = self._latest.get(f"time/input_{self._counted}_per_second")
@@ -69,11 +69,11 @@ class StepLog:
 
         Args:
           first: Number of the first of these steps, from 1.
-          losses: Of each step, nats per target.
-          gradient_norms: Of each step.
-          seconds: That a step took.
-          count: Of what is counted, in a step.
-          mfu: Share of the device's rate, if that is known.
+          losses: Loss of each step, nats per target.
+          gradient_norms: Gradient norm of each step.
+          seconds: Seconds per step.
+          count: Number of units per step.
+          mfu: Model FLOPs utilisation, if known.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

@@ -1,8 +1,8 @@
 """Several processes of one run: they agree, fail together and write one folder.
 
-So all of them are the same code with the same files before them, and decide the same. The first
-writes the run's directory, others a scratch copy of it; checkpoints alone are one folder for all,
-since each process holds a part of them.
+All processes are the same code with the same files and make the same decisions. The first
+writes the run's directory, others a scratch copy of it; only checkpoints are shared by all,
+since each process writes a part of them.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ class OtherProcessEnded(Stop):
 
 @contextlib.contextmanager
 def others_missed() -> Generator[None]:
-    """Says so where what fails inside is that another process is no longer there.
+    """Raises OtherProcessEnded if the code inside fails because another process is gone.
 
     Raises:
-      OtherProcessEnded: It is not.
+      OtherProcessEnded: Another process is gone.
     """
     try:
         yield
@@ -69,13 +69,13 @@ def others_missed() -> Generator[None]:
 
 @contextlib.contextmanager
 def others_watched(say: Callable[[str], None]) -> Generator[None]:
-    """Ends this process with a word where another of the run is silent for SILENT_SECONDS.
+    """Ends this process if another one of the run is silent for SILENT_SECONDS.
 
-    jax would end it too, later and with a trace of its own code; and an operation over all devices
-    never returns where those of one host are gone.
+    jax would end it too, later and with a trace of its code; and an operation over all devices
+    never returns if those of one host are gone.
 
     Args:
-      say: Is told why, before the end.
+      say: Receives the reason before the end.
     """
     client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
     if jax.process_count() == 1 or client is None:
@@ -115,11 +115,11 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
 
 
 def refuse_other(what: str, text: str) -> None:
-    """Raises InvalidInput, in all processes, where they differ in something.
+    """Raises InvalidInput, in all processes, if they differ in something.
 
     Args:
-      what: That is, for the message.
-      text: That is equal where it is the same.
+      what: Name of it, for the message.
+      text: Text that must be equal in all processes.
     """
     own = zlib.crc32(text.encode()) & 0x7FFFFFFF
     if largest(own) != -largest(-own):
@@ -132,8 +132,8 @@ def refuse_other(what: str, text: str) -> None:
 class Barriers:
     """Barriers between the processes of a run while orbax writes one checkpoint.
 
-    One that could not write comes to the barriers that are left, else the others would wait there
-    for as long as orbax waits, 20 minutes.
+    A process that failed to write still enters the remaining barriers; otherwise others would
+    wait for orbax's timeout of 20 minutes.
     """
 
     def __init__(self) -> None:
@@ -152,10 +152,10 @@ class Barriers:
         self._wait(key=key, timeout_ms=timeout_ms)
 
     def any(self, flag: bool) -> bool:
-        """Returns whether a flag is up in any process.
+        """Returns whether a flag is set in any process.
 
-        The words go by the service of the first process and by no device, so that a thread may ask
-        while another has the devices compute.
+        Messages use the service of the first process and no device, so that a thread may ask
+        while another one computes.
         """
         client: Any = multihost_utils.distributed.global_state.client
         question = f"{self._name}/{next(self._questions)}"
@@ -164,7 +164,7 @@ class Barriers:
         return any(client.blocking_key_value_get(key, _A_DAY) == "1" for key in others)
 
     def pass_the_rest(self) -> None:
-        """Comes to the barriers that are left."""
+        """Enters the remaining barriers."""
         for name in [*self._left]:
             self(key=name, timeout_ms=_LONGEST_WRITE)
 
@@ -173,14 +173,14 @@ _READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STA
 
 
 class Scratch(RunDirectory):
-    """A copy of a run's small files, with the checkpoints of the run itself."""
+    """A copy of a run's small files, with the run's own checkpoints."""
 
     def __init__(self, path: Path, shared: RunDirectory) -> None:
-        """Copies nothing.
+        """Copies nothing yet.
 
         Args:
-          path: Of the copy.
-          shared: The run.
+          path: Path of the copy.
+          shared: Directory of the run.
         """
         super().__init__(path)
         self._shared = shared
@@ -192,16 +192,16 @@ class Scratch(RunDirectory):
 
 @contextlib.contextmanager
 def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[RunDirectory]:
-    """Gives each process of a run its directory: the run's to the first, a copy to the others.
+    """Yields each process's directory: the run's for the first, a copy for the others.
 
-    While it is open each ends where another does.
+    While it is open, each process ends if another one does.
 
     Args:
-      shared: The run's.
-      config: Of the run.
+      shared: Directory of the run.
+      config: Config of the run.
     Raises:
-      InvalidInput: The processes have other configs, or do not see the same folder.
-      OtherProcessEnded: Another one did.
+      InvalidInput: The processes have different configs, or do not share the folder.
+      OtherProcessEnded: Another process ended.
     """
     own = shared
 
@@ -230,7 +230,7 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
 
 
 def _refuse_other_folder(shared: RunDirectory) -> None:
-    """Raises InvalidInput where processes do not see one folder; its files have to be the same."""
+    """Raises InvalidInput if processes do not share one folder."""
     mark = shared.path / f".processes-{agreed(os.getpid())}"
     if is_first():
         with contextlib.suppress(OSError):  # it is told where the folder is locked

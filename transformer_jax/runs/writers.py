@@ -1,4 +1,4 @@
-"""Metrics to where a team looks at them, beside metrics.jsonl, which is always written."""
+"""Writers of metrics for experiment trackers, besides metrics.jsonl, which is always written."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from transformer_jax.runs.files import inside, read_json
 
 
 class TensorBoard:
-    """Event files in the run's own folder, through tensorboardX."""
+    """TensorBoard event files in the run's folder, through tensorboardX."""
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         from tensorboardX import SummaryWriter
@@ -27,12 +27,12 @@ class TensorBoard:
                     self._writer.add_scalar(name, value, int(row["step"]))
 
     def close(self) -> None:
-        """Writes what is still held back."""
+        """Flushes pending rows."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A W&B run, offline unless WANDB_MODE says otherwise; `wandb sync` sends it later."""
+    """A W&B run, offline unless WANDB_MODE is set; `wandb sync` uploads it later."""
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         import wandb
@@ -61,7 +61,7 @@ class WeightsAndBiases:
             self._run.log(dict(row))
 
     def close(self) -> None:
-        """Writes what is still held back."""
+        """Flushes pending rows."""
         self._run.finish()
 
 
@@ -76,13 +76,13 @@ WRITERS: dict[str, tuple[Callable[..., Any], str]] = {
 def writing_to(
     names: Sequence[str], workdir: Path, config: Mapping[str, Any], step: int
 ) -> Generator[Callable[[list[dict]], None]]:
-    """Gives a function that takes rows to all writers, which are closed behind it.
+    """Yields a function that passes rows to all writers, and closes them at the end.
 
     Args:
-      names: Of writers.
-      workdir: Of the run.
+      names: Names of writers.
+      workdir: Directory of the run.
       config: Full key -> value.
-      step: That is resumed from.
+      step: Step from which the run resumes.
     """
     writers = [WRITERS[name][0](workdir, config, step) for name in names]
 

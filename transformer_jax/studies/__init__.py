@@ -1,4 +1,4 @@
-"""Studies: arms by seeds, trained by as few programs as they need, compared in pairs.
+"""Studies: arms and seeds, trained by as few programs as possible, compared in pairs.
 
     from transformer_jax.studies import load_design, load_study, run
     study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(20, 25))
@@ -7,8 +7,8 @@
 - outcomes, statistics, scores: from scores to words; the public judge needs nothing but scipy
 - design, cells, study: a question as a value, its runs, and its directory
 - judging: from finished cells to a verdict
-- tables, charts, figures, report, comparison: what is shown
-- ladder, referee: one question at several scales; one change at a time
+- tables, charts, figures, report, comparison: views of the results
+- ladder, referee: one question at several scales; one change after another
 - arms, workers, running, jobs, cluster, pairs: training cells; these need jax
 """
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
 
 def run(design: "Design", workdir: str | Path, seeds: Sequence[int], **options: Any) -> "Study":
-    """Runs what is missing of a study and judges it, see `running.run`; needs jax."""
+    """Runs the missing cells of a study and judges it, see `running.run`; needs jax."""
     from transformer_jax.studies import running
 
     return running.run(design, workdir, seeds, **options)

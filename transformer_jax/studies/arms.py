@@ -1,4 +1,4 @@
-"""Arms made ready: their data and models, what they cost, and whether their change took."""
+"""Arms ready to train: their data, models and costs, and checks of their changes."""
 
 import dataclasses
 import functools
@@ -69,13 +69,13 @@ def cost_of(prepared: Prepared) -> Cost:
 
 
 def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
-    """Returns the arms whose examples are not the base's, so that no score of theirs compares."""
+    """Returns the arms with other examples than the base, so that their scores are incomparable."""
     hashes = {name: task.facts.get("sha256") for name, task in tasks.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
 
 def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
-    """Returns what differs from the base by more than 2 %, one line for each arm."""
+    """Returns the differences in size from the base of more than 2 %, one line per arm."""
     lines = []
     for name, cost in costs.items():
         apart = []
@@ -94,7 +94,7 @@ def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
 def matched_value(
     measure: Callable[[int], float], target: float, start: int, step: int = 1
 ) -> tuple[int, float]:
-    """Returns the multiple of `step` at which a growing measure is nearest to `target`, and both.
+    """Returns the multiple of `step` at which a growing measure is nearest to `target`, with it.
 
     Raises:
       ValueError: The measure does not grow.
@@ -113,7 +113,7 @@ def matched_value(
 
 
 def _start_and_step(field: str, config: ConfigDict) -> tuple[int, int]:
-    """Returns where to begin looking for a field's value, and what it has to be a multiple of."""
+    """Returns the start of the search for a field's value, and its divisor."""
     value, model = flatten(config)[field], config.model
     start = 4 * model.width if value is None else value  # mlp_dim's default
     # Rotated heads need pairs of features.
@@ -130,9 +130,9 @@ class ManipulationCheck(NamedTuple):
     Attributes:
       only_here: Parameters that the baseline lacks, or has with another shape.
       only_base: Parameters that only the baseline has.
-      paired: Share of the arm's numbers that start with the baseline's values.
+      paired: Fraction of the arm's numbers that start with the baseline's values.
       logits: Root mean square of the difference of logits, over that of the baseline's.
-      loss: The arm's minus the baseline's, in nats per target.
+      loss: The arm's minus the baseline's loss, in nats per target.
       gradient: Norm of the difference of gradients over the baseline's, for shared parameters.
       input_rms: Root mean square of the input of the first block.
       sees_ahead: Largest change of earlier logits if the last token changes, or None for a model
@@ -150,7 +150,7 @@ class ManipulationCheck(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Values of one arm before training: by parameter path, or of the first batch."""
+    """Values of one arm before training, by parameter path or for the first batch."""
 
     params: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
@@ -161,7 +161,7 @@ class Probe(NamedTuple):
 
 
 def probe(prepared: Prepared) -> Probe:
-    """Starts an arm from seed 0, or from the weights it names, and looks at its first batch."""
+    """Starts an arm from seed 0, or from its initial weights, and computes its first batch."""
     params = prepared.start(prepared.config)[0].params
     batch, model = prepared.task.batch(seeds_of(prepared.config).order, 0), prepared.model
     changed = _last_token_changed(prepared, batch)
@@ -178,9 +178,9 @@ def probe(prepared: Prepared) -> Probe:
 
 @functools.lru_cache(maxsize=32)
 def _look(model: Any) -> Callable:
-    """A program that looks at a model once; arms with equal models share it.
+    """Returns a program that computes a model's probe; arms with equal models share it.
 
-    On a CPU it is hardly optimised, which is much faster for one run.
+    On a CPU it is compiled with little optimisation, which is faster for a single run.
     """
 
     def look(params: Any, batch: Any, changed: Any) -> tuple:
@@ -229,14 +229,14 @@ def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
 def refuse_without_effect(
     name: str, changes: Mapping[str, Any], arm: str, base: str, without: Callable[[str], str]
 ) -> None:
-    """Raises InvalidInput if an arm, or one of its changes, changes nothing that is read.
+    """Raises InvalidInput if an arm, or one of its changes, changes nothing that is used.
 
     Args:
       name: Name of the arm.
       changes: The arm's changes of the baseline.
       arm: Hash of the arm's cells.
       base: Hash of the baseline's cells.
-      without: Changed key -> hash of the arm's cells with that one change taken back.
+      without: Changed key -> hash of the arm's cells without that change.
     """
     shown = ", ".join(f"{key}={value}" for key, value in changes.items())
     if arm == base:
@@ -257,7 +257,7 @@ def refuse_without_effect(
 
 
 def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
-    """Raises InvalidInput where earlier logits depend on the last token, or are no numbers."""
+    """Raises InvalidInput if earlier logits depend on the last token, or are not finite."""
     ahead = certificate.sees_ahead
     if ahead is not None and math.isnan(ahead):
         raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
@@ -269,7 +269,7 @@ def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
 
 
 def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:
-    """The inputs with another last token, where the model must not notice before it."""
+    """Returns the inputs with another last token, if the model must not see it earlier."""
     if prepared.config.data.task != "language_modelling":
         return None
     tokens = np.array(batch["inputs"]["tokens"])
@@ -278,7 +278,7 @@ def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:
 
 
 def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.Array]:
-    """Logits, and the root mean square of what enters the first block."""
+    """Returns the logits, and the root mean square of the first block's input."""
     logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
     values = values_by_site(state.get("intermediates", {}))
     entering = values.get("embedded", values.get("encoder.embedded"))
@@ -300,7 +300,7 @@ _BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
 
 @dataclasses.dataclass
 class Arm:
-    """An arm ready to be trained.
+    """An arm that is ready to be trained.
 
     Attributes:
       name: Name of the arm, or of a trial of its tuning.
@@ -323,31 +323,31 @@ class Arm:
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def cell(self, root: Path, seed: int) -> Cell:
-        """Its run of a seed, below what holds `cells`."""
+        """Returns its run of a seed, below the folder that contains `cells`."""
         return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
     def find_folder(self, members: int) -> None:
-        """Sets the hash that names the folder, for a number of members at a time."""
+        """Sets the hash that names the folder of its cells, for a number of members."""
         initial = fingerprint_of(self.config.initial)
         self.hash, _ = cell_hash(self.config, self.data, members, surroundings()[0], initial)
 
 
 class ArmBuilder:
-    """Makes arms of a design; data that several arms read is read once."""
+    """Builds the arms of a design; data that arms share is read once."""
 
     def __init__(
         self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
     ) -> None:
-        """Reads nothing yet; `solved` has the matched options of an earlier launch, by arm."""
+        """Reads nothing yet; `solved` has options that an earlier launch solved for, by arm."""
         self.design, self._solved = design, solved or {}
         self._tasks: dict[str, tuple[Task, str]] = {}
 
     def prepared(self, config: ConfigDict) -> Prepared:
-        """Data, model and optimizer of a config."""
+        """Returns data, model and optimizer of a config."""
         return prepare(config, task=self._data(config)[0])
 
     def _data(self, config: ConfigDict) -> tuple[Task, str]:
-        """A config's task and its digest."""
+        """Returns a config's task and its digest."""
         flat = flatten(config)
         relevant = ("data.", "training.batch_size", "evaluation.stride")
         key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
@@ -357,12 +357,12 @@ class ArmBuilder:
         return self._tasks[key]
 
     def _hash(self, config: ConfigDict) -> str:
-        """The hash of a config's cells, were they computed alone."""
+        """Returns the hash of a config's cells if they are trained alone."""
         initial = fingerprint_of(config.initial)
         return cell_hash(config, self._data(config)[1], 1, surroundings()[0], initial)[0]
 
     def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
-        """Makes an arm, or a trial of its tuning that changes `more`."""
+        """Builds an arm, or a trial of its tuning with the changes `more`."""
         more = dict(more or {})
         config = self.design.config_of(arm, changes=more)
         prepared, (_, digest) = self.prepared(config), self._data(config)
@@ -370,7 +370,7 @@ class ArmBuilder:
         return Arm(name, changes, config, prepared, cost_of(prepared), digest)
 
     def arms(self) -> dict[str, Arm]:
-        """All arms of the design, made equal where it says so."""
+        """Returns all arms of the design, matched if it says so."""
         base = self.make(self.design.base, self.design.base)
         made = {self.design.base: base}
         for name in self.design.others:
@@ -458,7 +458,7 @@ def digest_of(task: Task) -> str:
 
 
 def measure(program: Program) -> float:
-    """Returns the seconds of a step of one member: the median over some calls of equal members."""
+    """Returns the seconds of a step of one member, the median over some calls."""
     prepared = program.prepared
     state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, 1)
     request = StepRequest(prepared.numbers(), state, batches, np.int32(1))
@@ -497,13 +497,13 @@ class Estimate:
 
 
 def members_of(arms: Iterable[Arm], asked: int | None) -> int:
-    """Returns the number of members that a program trains at a time: `asked`, if it is given.
+    """Returns the number of members that a program trains at a time: `asked`, if given.
 
-    On a CPU, and where a run uses several devices, they go one after another; on a GPU or TPU,
+    On a CPU, and if a run uses several devices, one after another; on a GPU or TPU,
     eight at a time.
 
     Raises:
-      InvalidInput: Runs on several devices were asked to train together.
+      InvalidInput: Runs on several devices cannot be trained together.
     """
     if asked is not None and asked < 1:
         raise InvalidInput(f"--members={asked}: expected an integer >= 1")
@@ -528,7 +528,7 @@ def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
 
 
 def nothing_to_run(arms: Iterable[str], members: int = 1) -> Estimate:
-    """Returns the estimate of a study whose cells are all there."""
+    """Returns the estimate of a study without missing cells."""
     return Estimate(members, dict.fromkeys(arms, 0.0), "")
 
 

@@ -1,11 +1,11 @@
-"""Cells: training runs found by what they are, and shared between studies.
+"""Cells: training runs found by their content, and shared between studies.
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
-The hash covers what decides the outcome: the options that the chosen components read and that are
-not at their default, the data, the version of the numerics, the user's own files, initial weights,
-hooks that intervene, jax, flax, optax and numpy, what is set for jax and XLA, the device, and
-how many members of a program were trained at a time. So a second study finds what the first ran.
+The hash covers everything that decides the outcome: the options that the chosen components read and
+that are not at their default, data, numerics, user-defined files, initial weights,
+hooks that intervene, jax, flax, optax and numpy, flags of jax and XLA, the device, and
+the number of members trained at a time. So a second study finds the runs of the first.
 """
 
 import functools
@@ -47,14 +47,14 @@ def cell_hash(
     around: Mapping[str, Any],
     initial: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the name of a cell's folder, and what it was made from.
+    """Returns the name of a cell's folder, and the facts that it was made from.
 
     Args:
-      config: Of the arm; its seed is not looked at.
+      config: Config of the arm; its seed is ignored.
       data: Digest of the task's data.
-      members: Of a program that are trained at a time, see training.program.
-      around: Device, packages and environment, as a manifest has them.
-      initial: Hashes of the files that hold initial weights, by option.
+      members: Number of members trained at a time, see training.program.
+      around: Device, packages and environment, as in a manifest.
+      initial: Hashes of the files with initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
     own = {key: choice for key, choice in own_choices(config).items() if "hooks" not in key}
@@ -79,7 +79,7 @@ def cell_hash(
 def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a run that decide its outcome and are not at their default.
 
-    Left out are the seed, what only says how often something is written or measured, and options
+    Excludes the seed, options of writing and measuring, and options
     of components that were not chosen.
     """
     passive = (*CADENCE, "hooks.")
@@ -91,7 +91,7 @@ def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the hooks that change what is trained, in their order, and when they are called."""
+    """Returns the hooks that change training, in order, and when they are called."""
     hooks = [hook for hook in flat["hooks.functions"] if intervenes(hook)]
     if not hooks:
         return {}
@@ -99,7 +99,7 @@ def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what of a manifest's packages, environment and device is anything to a result."""
+    """Returns the packages, environment and device of a manifest that can affect a result."""
     return {
         "packages": {name: around["packages"].get(name) for name in DECIDING},
         "environment": around.get("environment", {}),
@@ -108,10 +108,10 @@ def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def device_of(facts: Mapping[str, Any]) -> str:
-    """Returns what a device is to a result, from a manifest's `device`.
+    """Returns the facts about a device that can affect a result, from a manifest's `device`.
 
-    One accelerator of several computes as one alone; a CPU that is made to look like several gives
-    each of them fewer threads, which add up in another order.
+    One accelerator of several computes like a single one; a CPU that simulates several gives
+    each of them fewer threads, which sum in another order.
     """
     count = facts["count"] if facts["platform"] == "cpu" else 1
     return f"{count} x {facts['kind']}"
@@ -119,7 +119,7 @@ def device_of(facts: Mapping[str, Any]) -> str:
 
 @functools.cache
 def code_hash() -> str:
-    """Returns the hash of the package's source files: which revision computed a cell."""
+    """Returns the hash of the package's source files, its revision."""
     digest = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{file.relative_to(PACKAGE).as_posix()}\n".encode() + file.read_bytes())
@@ -135,9 +135,9 @@ class Cell(NamedTuple):
     """One arm with one seed.
 
     Attributes:
-      arm: Its name.
-      seed: Of the run.
-      path: Of the run's directory.
+      arm: Name of the arm.
+      seed: Seed of the run.
+      path: Directory of the run.
     """
 
     arm: str
@@ -145,7 +145,7 @@ class Cell(NamedTuple):
     path: Path
 
     def state(self) -> str:
-        """done, diverged, out of memory, failed, unfinished or missing."""
+        """Returns done, diverged, out of memory, failed, unfinished or missing."""
         status = RunDirectory(self.path).read_status()
         if status.word == "missing":
             return MISSING
@@ -182,13 +182,13 @@ class Cell(NamedTuple):
         )
 
     def means(self, split: str = "test") -> dict[str, Any]:
-        """The final scores of a split, with metrics that were measured later; {} before the end."""
+        """Returns the final scores of a split, with metrics measured later; {} before the end."""
         scores = _read(self.path, "evaluation.json").get(split, {})
         later = read_details(self).get("metrics", {}).get(split, {})
         return {**scores, **later} if scores else {}
 
     def validated(self) -> dict[str, Any] | None:
-        """The final scores of the validation split; {} where it diverged, None of no outcome."""
+        """Returns the final validation scores; {} if it diverged, None without an outcome."""
         return {DONE: self.means("validation"), DIVERGED: {}}.get(self.state())
 
     def metric_facts(self) -> dict[str, dict[str, Any]]:
@@ -202,9 +202,9 @@ class Cell(NamedTuple):
     def _got_worse(self) -> bool:
         """Returns whether final test and training losses are above those of an untrained model.
 
-        Above by more than its noise: an untrained model's loss is that of a uniform guess, log V,
-        up to a few per cent. A run that merely learned nothing has a score and is worse by it; one
-        that knows its few examples by heart and loses more on the test split overfitted.
+        By more than noise: an untrained model has the loss of a uniform guess, log V,
+        up to a few per cent. A run that learned nothing has a score and is worse by it; one
+        that memorised its few examples and loses more on the test split has overfitted.
         """
         directory = RunDirectory(self.path)
         sizes = directory.manifest().get("sizes", {})

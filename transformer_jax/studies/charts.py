@@ -13,10 +13,10 @@ _FEWEST_VALUES = 3  # of an option, so that a line over it says something
 
 
 def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Returns option -> group -> its arms, for numeric options of which a group has three values.
+    """Returns option -> group -> its arms, for numeric options with three values in a group.
 
-    A group is what the arms have in common of the other options that arms change, spelled out; ""
-    where they change no other.
+    A group is named by the other options that its arms share; "" if arms change no
+    other option.
     """
     arms = {
         name: arm_values
@@ -113,6 +113,6 @@ def by_parabola(best: Optimum) -> str:
 
 
 def floor_of(study: Study) -> float | None:
-    """The best possible loss, in nats, of a task that knows it."""
+    """Returns the best possible loss in nats, if the task knows it."""
     protocols = (study.cell(study.base, s).means().get("protocol", {}) for s in study.seeds)
     return next((p["floor"] for p in protocols if "floor" in p), None)

@@ -15,9 +15,9 @@ class Cluster:
     """Target of the jobs.
 
     Attributes:
-      kind: Slurm, or local: processes of this machine.
-      cells_per_job: At most so many cells in one job, all of one structure where that is possible.
-      parameters: Of submitit's executor: timeout_min, slurm_partition, gpus_per_node, ...
+      kind: slurm, or local for processes of this machine.
+      cells_per_job: Largest number of cells in a job, of one structure if possible.
+      parameters: Parameters of submitit's executor: timeout_min, slurm_partition, ...
     """
 
     kind: str
@@ -25,10 +25,10 @@ class Cluster:
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def executor(self, folder: Path) -> Any:
-        """Makes submitit's executor.
+        """Returns submitit's executor.
 
         Raises:
-          InvalidInput: Submitit or Slurm is not there, or a parameter is unknown.
+          InvalidInput: Submitit or Slurm is missing, or a parameter is unknown.
         """
         require("submitit", f"--executor={self.kind}", "slurm")
         import submitit
@@ -46,11 +46,11 @@ class Cluster:
 def parse_cluster(
     kind: str | None, cells_per_job: int | None, parameters: Sequence[str]
 ) -> Cluster | None:
-    """Reads `--executor`, `--cells_per_job` and each `--job KEY=VALUE`; None: no cluster is used.
+    """Parses `--executor`, `--cells_per_job` and each `--job KEY=VALUE`; None without a cluster.
 
     Raises:
-      InvalidInput: A parameter is no KEY=VALUE, there are no cells in a job, or something is said
-        of jobs where there are none.
+      InvalidInput: A parameter is not KEY=VALUE, a job has no cells, or options of jobs are given
+        without jobs.
     """
     if kind is None:
         stated = [] if cells_per_job is None else [f"--cells_per_job={cells_per_job}"]

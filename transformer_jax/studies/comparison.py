@@ -1,7 +1,7 @@
-"""Any runs side by side: what differed, what came out, and what may be said of it.
+"""Comparison of any runs: differing options, results, and the claim that they support.
 
-Runs with one config but for the seed are one arm. Nothing is claimed from one seed, and nothing at
-all where the runs were not evaluated alike; a study with a margin is what gives verdicts.
+Runs whose configs differ only in the seed are one arm. Nothing is claimed from one seed, nor
+if the runs were evaluated differently; verdicts need a study with a margin.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ class Comparison:
 
     Attributes:
       runs: Name -> directory.
-      metric: Of metrics.jsonl.
+      metric: A key of metrics.jsonl.
       columns: Name -> config values and results.
       arms: Name -> the runs of one config, by seed.
-      metric_facts: What the runs keep of their metrics, see measuring.facts_of_metrics.
+      metric_facts: Stored facts about metrics, see measuring.facts_of_metrics.
     """
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
-        """Reads what the runs left.
+        """Reads the runs.
 
         Raises:
-          InvalidInput: A directory holds no run, or a run has no such metric.
+          InvalidInput: A directory contains no run, or a run has no such metric.
         """
         self.runs, self.metric = dict(runs), metric
         self._facts = {name: RunFacts.of(run) for name, run in runs.items()}
@@ -70,7 +70,7 @@ class Comparison:
         return {**self._facts[name].config, **facts, **scores}
 
     def _arms(self) -> dict[str, dict[int, str]]:
-        """Runs by config without seed and cadence, named by what differs."""
+        """Groups runs by config without seed and cadence, named by their differences."""
         groups: dict[tuple, dict[int, str]] = {}
         for name, (_, config, _) in self._facts.items():
             options = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
@@ -143,7 +143,7 @@ class Comparison:
         )
 
     def paired(self) -> list[dict[str, Any]]:
-        """Differences of the metric from the first arm's, over the seeds that both have."""
+        """Returns differences of the metric from the first arm's, over common seeds."""
         (_, base), *others = self.arms.items()
         sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
         intervals = []
@@ -171,7 +171,7 @@ class Comparison:
     # ---- the page
 
     def page(self) -> str:
-        """All of it as one static page."""
+        """Returns all of it as one static page."""
         page = Page(f"{len(self.runs)} runs compared by {self.metric}")
         page.paragraph(self.verdict())
         page.bullets(f"warning: {text}" for text in self.warnings())

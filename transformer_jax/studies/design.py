@@ -248,7 +248,7 @@ class Design:
         return self
 
     def sealed(self) -> dict[str, Any]:
-        """Returns what may not change once a cell has run, as plain JSON."""
+        """Returns the sealed fields as plain JSON; they may not change once a cell has run."""
         base = stated(flatten(self.config_of(self.base)))
         sealed: dict[str, Any] = {
             "question": self.question,
@@ -272,7 +272,7 @@ class Design:
 
 
 def seal_of(sealed: Mapping[str, Any]) -> str:
-    """Returns the hash of what was sealed."""
+    """Returns the hash of the sealed fields."""
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
@@ -437,7 +437,7 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
 
 
 def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
-    """Returns whether an effect is in its predicted range, by its interval; None is no end."""
+    """Returns whether an effect is in its predicted range, by its interval; None is unbounded."""
     if interval is None:
         return "not known"
     (low, high), (least, most) = _numbers(ends), _numbers(interval)
@@ -504,15 +504,15 @@ def _quick_study(
 
 
 def usual_metric(config: ConfigDict) -> str:
-    """Returns the metric of a question that names none."""
+    """Returns the default metric of a task."""
     return "accuracy" if config.data.task.endswith("_classification") else "loss"
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Reads `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
+    """Parses `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
 
     Raises:
-      InvalidInput: It is none of them, empty, or names a seed twice.
+      InvalidInput: It is none of these, empty, or has a seed twice.
     """
     first, colon, last = text.partition(":")
     seeds: Sequence[int]
@@ -537,7 +537,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Reads `KEY=VALUE,VALUE`, or several of these joined by x: their product.
+    """Parses `KEY=VALUE,VALUE`, or several of these joined by x: their product.
 
     Args:
       text: Text of one `--arm`.

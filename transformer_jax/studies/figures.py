@@ -23,7 +23,7 @@ def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict
 
     Args:
       runs: Arm -> directories of its seeds.
-      metric: Of metrics.jsonl.
+      metric: A key of metrics.jsonl.
     """
     curves = {}
     for arm, paths in runs.items():
@@ -61,10 +61,10 @@ def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
-    """Draws the paired differences, which need no cells: forest.svg and forest.pdf.
+    """Draws the paired differences from verdicts alone: forest.svg and forest.pdf.
 
     Args:
-      folder: Of the study.
+      folder: Folder of the study.
       verdicts: `arms` (name -> mean, interval, differences), `margin`, `metric`, `base`.
     """
     return _save(folder, "forest", _forest(verdicts))
@@ -126,8 +126,8 @@ def curves_figure(
 
     Args:
       curves: Arm -> step, mean, low, high.
-      label: Of the vertical axis.
-      floor: The best loss that is possible, if that is known.
+      label: Label of the vertical axis.
+      floor: Best possible loss, or None if unknown.
     """
     figure = Figure(figsize=(6.5, 4))
     axes = figure.add_subplot()
@@ -149,7 +149,7 @@ def curves_figure(
 
 
 def _lines(chart: Mapping[str, Any]) -> Figure:
-    """Scores over an option: means, and the range over seeds around them."""
+    """Draws scores over an option: means, and the range over seeds."""
     figure = Figure(figsize=(6.5, 4))
     axes = figure.add_subplot()
     for line in chart["series"]:

@@ -1,6 +1,6 @@
-"""Cells as jobs of a cluster: submitting them, and what a job does.
+"""Cells as jobs of a cluster: submission, and the program of a job.
 
-Cells are run directories with locks, so the next launch makes good what a job lost, and two jobs
+Cells are run directories with locks, so the next launch completes what a job lost, and two jobs
 never train one cell.
 """
 
@@ -38,8 +38,8 @@ def run_as_jobs(
 ) -> None:
     """Trains the waiting cells as jobs, whose logs go to `jobs` in workdir.
 
-    Each job gets cells of one arm as far as possible, to compile once. `workers` learns which cells
-    were lost.
+    Each job gets cells of one arm if possible, to compile once. `workers` receives the lost
+    cells.
 
     Raises:
       Stop: A job could not be submitted.
@@ -92,9 +92,9 @@ def run_as_jobs(
 
 @contextlib.contextmanager
 def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
-    """A local job that is started inside ignores Ctrl-C, until its own StopSignal takes it.
+    """Makes local jobs started inside ignore Ctrl-C until their own StopSignal handles it.
 
-    It is of the terminal's group too, and submitit's controller would kill it.
+    They belong to the terminal's group too, and submitit's controller would kill them.
     """
     before = None
     if cluster.kind != "slurm":
@@ -108,7 +108,7 @@ def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
 
 
 def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
-    """Cancels jobs that wait; those that run save what they have."""
+    """Cancels waiting jobs; running jobs save their state."""
     for job in submitted:
         if cluster.kind == "slurm":
             job.cancel()
@@ -136,8 +136,8 @@ def train_cells(
       The state of each cell.
 
     Raises:
-      SystemExit: A signal came, under Slurm; the cells were saved.
-      Stop: The same arm would have another hash here: code, jax or device differ.
+      SystemExit: A signal was received under Slurm; the cells were saved.
+      Stop: The arm would have another hash here: code, jax or device differ.
     """
     os.chdir(cwd)
     with StopSignal() as stop:

@@ -1,7 +1,7 @@
 """Verdicts from a study's cells, and the reasons to refuse one.
 
-Words such as better or worse are read off an interval, see statistics.read_off; what is
-here may only withhold one.
+Words such as better or worse are read off an interval, see statistics.read_off; this module
+can only withhold a word.
 """
 
 import itertools
@@ -47,9 +47,9 @@ class RunFacts(NamedTuple):
     """Facts of a run that comparisons need.
 
     Attributes:
-      manifest: What ran.
-      config: flattened.
-      evaluation: The final scores of each split and their protocol; {} before the end.
+      manifest: manifest.json of the run.
+      config: The flat config.
+      evaluation: Final scores of each split with their settings; {} before the end.
     """
 
     manifest: dict[str, Any]
@@ -65,7 +65,7 @@ class RunFacts(NamedTuple):
 def scored_otherwise(
     one: RunFacts, other: RunFacts, metric: str, changed: Collection[str] = ()
 ) -> list[str]:
-    """Returns why a difference of two runs' scores would mean nothing.
+    """Returns why a difference of two runs' scores would be meaningless.
 
     `metric` has no split; `changed` are the options in which the runs differ on purpose.
     """
@@ -200,13 +200,13 @@ def at_an_end(
     margin: float,
     larger_is_better: bool,
 ) -> str:
-    """Returns why a metric leaves no room between two arms, "" if it does.
+    """Returns why a metric leaves no room between two arms, or "".
 
     Args:
       base: Scores of the baseline's seeds.
       arm: Scores of the arm's seeds.
       best: Best possible score, or None if unknown.
-      floor: Score of a guess that reads nothing, or None if unknown.
+      floor: Score of a guess without input, or None if unknown.
       margin: Smallest difference that matters.
       larger_is_better: Direction of the metric.
     """
@@ -295,7 +295,7 @@ def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
 
 
 def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
-    """Returns the level of an arm's interval at the last of the looks that had so many seeds."""
+    """Returns the level of an arm's interval at the last of looks with these numbers of seeds."""
     level = statistics.level_of_look(counts[-1], sealed["looks"], counts[:-1])
     return statistics.FOR_MEANS * level / max(family_of(sealed, []), 1)
 
@@ -353,10 +353,10 @@ _PARTS = 8  # of a text with fewer documents: few and long, so that they are all
 
 
 def judge_study(study: Study) -> dict[str, Any]:
-    """Compares every arm with the base, writes verdicts.json and notes the look.
+    """Compares every arm with the base, writes verdicts.json and records the look.
 
     Returns:
-      What verdicts.json holds.
+      The content of verdicts.json.
     """
     sealed, register = study.sealed, Register(study.root)
     arms = [name for name in study.arms if name != study.base]
@@ -429,7 +429,7 @@ def judge_study(study: Study) -> dict[str, Any]:
 
 
 def family_shown(sealed: Mapping[str, Any], name: str, arms: Sequence[str]) -> int:
-    """Returns of how many arms one was chosen that is asked again: of all, if it is not primary."""
+    """Returns the number of arms that an arm was chosen from: all, if it is not primary."""
     return len(arms) if name not in (sealed["primary"] or [name]) else family_of(sealed, arms)
 
 
@@ -438,7 +438,7 @@ def level_of_arm(
 ) -> float:
     """Returns the level of a look at one arm, see level_of_look.
 
-    After looks of other studies at the same contrast no look is a planned one: each of them halves
+    After looks of other studies at the same contrast no look counts as planned: each of them halves
     the level, and so does each earlier look of this study.
     """
     if looks_elsewhere:
@@ -447,7 +447,7 @@ def level_of_arm(
 
 
 def _learned(study: Study) -> dict[str, Any] | None:
-    """The gate and whether the base passed it; None where there is no gate."""
+    """Returns the gate and whether the base passed it, or None without a gate."""
     gate = study.record["baselines"]["gate"]
     if gate is None:
         return None
@@ -457,7 +457,7 @@ def _learned(study: Study) -> dict[str, Any] | None:
 
 
 def _outcomes(study: Study, arm: str) -> dict[int, Outcome]:
-    """Seed -> outcome of the cells that have one: missing and failed cells have none."""
+    """Returns seed -> outcome of the finished cells; missing and failed cells have none."""
     cells = [study.cell(arm, seed) for seed in study.seeds]
     asked = (study.metric, study.sealed["target"])
     return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in OUTCOMES}
@@ -494,7 +494,7 @@ def _summary(outcomes: dict[int, Outcome]) -> dict[str, Any]:
 
 
 def _refusals(study: Study, arm: str) -> list[str]:
-    """Why an arm gets no verdict beside the base; empty where it may."""
+    """Returns why an arm gets no verdict; empty if it may get one."""
     refusals = [f"{key} changed after the first cell" for key in study.record["refused"]]
     for name in (arm, study.base):
         refused = study.arms[name].get("tuning", {}).get("refused")
@@ -569,7 +569,7 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
 def _clusters_of(cell: Cell) -> np.ndarray:
     """Returns the cluster of each test sequence, [q]: its document, or part of a long text.
 
-    Windows of one text are neighbours, whose losses go together; sentences and images are not.
+    Windows of one text are neighbours with correlated losses; sentences and images are not.
     """
     columns = _columns_of(cell) or {}
     count = len(columns["loss"])
@@ -582,7 +582,7 @@ def _clusters_of(cell: Cell) -> np.ndarray:
 
 
 def _columns_of(cell: Cell) -> dict[str, np.ndarray] | None:
-    """Loss, weight, ... of each test sequence, [q]; None where there are none."""
+    """Returns loss, weight, ... of each test sequence, [q], or None."""
     path = inside(cell.path, "sequences.npz")
     try:
         with np.load(path) as stored:
@@ -596,13 +596,13 @@ def _columns_of(cell: Cell) -> dict[str, np.ndarray] | None:
 
 
 def losses_of(cell: Cell) -> np.ndarray | None:
-    """The loss of each test sequence, [q]."""
+    """Returns the loss of each test sequence, [q]."""
     columns = _columns_of(cell)
     return None if columns is None else columns["loss"]
 
 
 def sequences_of(cell: Cell, metric: str) -> np.ndarray | None:
-    """Scores of each test sequence, [q], scaled so that their mean is the metric."""
+    """Returns scores of each test sequence, [q], scaled so that their mean is the metric."""
     columns = _columns_of(cell)
     if columns is None:
         return None

@@ -1,7 +1,7 @@
 """The same question at several scales: one option of the baseline at ascending values.
 
-Each rung is a study of its own, with the same arms and seeds; all are planned before one runs.
-ladder.json, ladder.md and a figure show their verdicts next to each other.
+Each rung is a study with the same arms and seeds; all are planned before one runs.
+ladder.json, ladder.md and a figure show their verdicts together.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Ladder(NamedTuple):
     """Designs by the value of an option.
 
     Attributes:
-      key: Of the config.
+      key: The option.
       rungs: Value -> design, ascending.
     """
 
@@ -41,14 +41,14 @@ class Ladder(NamedTuple):
 
 
 def ladder_of(text: str, design: Design) -> Ladder:
-    """Reads `KEY=VALUE,VALUE`: two or more numbers, ascending.
+    """Parses `KEY=VALUE,VALUE`: two or more numbers, ascending.
 
     Args:
-      text: Of `--ladder`.
-      design: Of the study, whose baseline gets these values.
+      text: Text of `--ladder`.
+      design: The study, whose baseline gets these values.
 
     Raises:
-      InvalidInput: It is something else, or an arm sets the option itself.
+      InvalidInput: It is something else, or an arm sets the option.
     """
     points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
     keys = {key for point in points.values() for key in point}
@@ -74,7 +74,7 @@ def _rung(design: Design, key: str, value: float) -> Design:
 
 
 def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
-    """Writes what a ladder asks, before its first cell; without `write`, only checks.
+    """Writes the question of a ladder before its first cell; without `write`, only checks.
 
     Raises:
       InvalidInput: Another ladder was begun there.
@@ -100,7 +100,7 @@ def rung_path(workdir: Path, key: str, value: float) -> Path:
 
 
 def rung_name(key: str, value: float) -> str:
-    """Returns KEY=VALUE, as a rung's directory is named."""
+    """Returns KEY=VALUE, the name of a rung's directory."""
     return f"{key}={value}"
 
 
@@ -135,7 +135,7 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
 
 
 def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) -> None:
-    """Scores over the option that all arms set, a line for each rung."""
+    """Draws scores over the option that all arms set, a line per rung."""
     series: list[dict[str, Any]] = []
     chart: Mapping[str, Any] = {}
     for index, (value, study) in enumerate(zip(ladder["values"], studies, strict=True)):
@@ -152,9 +152,9 @@ def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) ->
 
 
 def _optima(studies: Sequence[Study]) -> dict[str, Any]:
-    """Option that all arms set -> its best value at each rung, and the factor by which it moves.
+    """Returns option that all arms set -> its best value at each rung, and its factor of change.
 
-    The factor is that from the first to the last rung that has a best value.
+    The factor is from the first to the last rung with a best value.
     """
     optima: dict[str, dict[str, Any]] = {}
     for key, groups in sweeps_of(studies[0], studies[0].verdicts()).items():
@@ -170,7 +170,7 @@ def _optima(studies: Sequence[Study]) -> dict[str, Any]:
 
 
 def ladder_text(ladder: Mapping[str, Any]) -> str:
-    """The ladder as Markdown: best values of a swept option, and a row for each arm and rung."""
+    """Returns the ladder as Markdown: best values of a swept option, and a row per arm and rung."""
     rows = [
         [
             arm,
@@ -230,14 +230,14 @@ def run_ladder(
     root: str | Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs and judges every rung, and compares them; arguments as of running.run.
+    """Runs and judges every rung, and compares them; arguments as in running.run.
 
     Returns:
-      What ladder.json holds; {} of a dry run.
+      The content of ladder.json; {} for a dry run.
 
     Raises:
-      InvalidInput: The data of a rung is not there, or an arm does not fit it; nothing ran.
-      CellsLost: Some cells failed; all others ran, and what can be said was written.
+      InvalidInput: The data of a rung is missing, or an arm does not fit it; nothing ran.
+      CellsLost: Some cells failed; all others ran, and possible verdicts were written.
     """
     from transformer_jax.studies.running import planned, seconds_to_come
     from transformer_jax.studies.workers import CellsLost

@@ -7,12 +7,12 @@ class Outcome(NamedTuple):
     """Outcome of a cell.
 
     Attributes:
-      value: Of the primary metric; None where there is none.
-      diverged: Not finite, or worse than an untrained model in training and after it. An outcome,
-        never dropped.
-      first: Update at which the validation score first reached the target; None where it never did,
-        or there is none.
-      last: Update of the run.
+      value: Value of the primary metric, or None.
+      diverged: Whether it is not finite, or worse than an untrained model in training and test.
+        Such an outcome is never dropped.
+      first: Update at which the validation score first reached the target, or None if it never did
+        or there is no target.
+      last: Last update of the run.
     """
 
     value: float | None

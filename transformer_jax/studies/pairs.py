@@ -1,6 +1,6 @@
 """A base and one change of it, trained with the same seeds, for the referee.
 
-Scores are those of the validation split, so that the test split stays one that nobody chose by.
+Scores are those of the validation split, so that nobody selects on the test split.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,10 +36,10 @@ _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREA
 
 
 class TrainedPairs:
-    """Base and change, trained with the same seeds; what judging.referee asks for its evidence.
+    """Base and change, trained with the same seeds: the evidence of the referee.
 
     Attributes:
-      cost: What the change costs more or less than the base, in words.
+      cost: Costs of the change compared with the base, in words.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class TrainedPairs:
         return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
 
     def train(self, seeds: Sequence[int]) -> None:
-        """Trains what is missing.
+        """Trains the pairs that have not been trained yet.
 
         Raises:
-          CannotTrain: A run of the change did not get through.
-          Stop: It could not be written, which is no fault of the change.
-          Interrupted: A signal came; the running cells were saved.
-          InvalidInput: Base and change are not scored alike, or the base has not learned or does
+          CannotTrain: A run with the change failed.
+          Stop: Results could not be written to disk; the change is not to blame.
+          Interrupted: The process received a signal; cells in progress were saved.
+          InvalidInput: Base and change are scored differently, or the base has not learned or does
             not train.
         """
         pairs = [self._pair(seed) for seed in seeds]
@@ -125,7 +125,7 @@ class TrainedPairs:
                 raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
-        """Change less base of the pairs that are there, larger is better."""
+        """Returns change minus base of finished pairs; positive is better."""
         sign = 1.0 if self._design.larger_is_better else -1.0
         differences = []
         for pair in map(self._pair, seeds):
@@ -162,7 +162,7 @@ class TrainedPairs:
 
 
 def _design_of(config: ConfigDict, change: Mapping[str, str], metric: str) -> Design:
-    """Base and change as the two arms of a question."""
+    """Returns base and change as the two arms of a design."""
     after = flatten(changed(config, texts=change))
     arms: dict[str, dict[str, Any]] = {_BASE: {}, _CHANGE: {key: after[key] for key in change}}
     return Design(metric=metric, base=_BASE, arms=arms, config=config)

@@ -1,9 +1,9 @@
-"""One change at a time against a base that moves: screened, confirmed on fresh seeds, kept or not.
+"""One change after another of a growing base: screened, confirmed on fresh seeds, kept or not.
 
 The screening compares a change and the base over the same few seeds for all changes, and gives no
-word. What looks good is trained again, with the base, on seeds that nothing was decided by, one
-pair after another, until the e-value is enough (kept), the evidence turns or the seeds are used up
-(dropped), or the time is (undecided; the same change again goes on). See `e_value`.
+word. Good changes are trained again, with the base, on seeds that decided nothing, one
+pair after another, until the e-value suffices (kept), the evidence turns or the seeds are used up
+(dropped), or the time is used up (undecided; it can be continued). See `e_value`.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
     1 is no evidence, and the value without seeds or for differences that are equal up to rounding.
 
     Args:
-      differences: [..., n], of n seeds, larger is better.
+      differences: [..., n], over n seeds, larger is better.
       prior: Variance of the effect, in squared deviations of a difference.
     """
     d = np.asarray(differences, float)
@@ -62,10 +62,10 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
 
 
 def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
-    """Returns bounds of the mean of n differences that hold at any number of seeds.
+    """Returns an anytime-valid confidence interval for the mean of n differences.
 
-    They hold all means against which neither side has an e-value of 2 / level; the mean is ever
-    outside them in a share `level` of series.
+    It contains every mean for which both one-sided e-values are below 2 / level. The probability
+    that it excludes the true mean at any number of seeds is at most `level`.
     """
     d = np.asarray(differences, float)
     if len(d) < 2 or np.ptp(d) == 0:
@@ -82,16 +82,16 @@ def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple
 
 
 def share_of(test: int) -> float:
-    """Returns gamma of the t-th confirmation, from 1 on; over all of them they add up to 1.
+    """Returns gamma of the t-th confirmation, from 1 on; gamma sums to 1.
 
-    Falling as t^-1.3 it still finds effects of 1.5 deviations after hundreds of confirmations,
-    where 1 / t^2 does not: see `power`.
+    Decaying as t^-1.3 it still finds effects of 1.5 deviations after hundreds of confirmations,
+    where 1 / t^2 does not.
     """
     return test**-_FALL / float(special.zeta(_FALL))
 
 
 def needed(test: int, num_kept: int) -> float:
-    """Returns the e-value at which the t-th confirmed change is kept; `kept` were kept before."""
+    """Returns the e-value at which the t-th confirmed change is kept, after `num_kept` others."""
     return 1 / (FDR * share_of(test) * (num_kept + 1))
 
 
@@ -121,7 +121,7 @@ class Confirmation(NamedTuple):
     Attributes:
       test: Its number among all confirmations, from 1 on.
       needed: E-value from which on the change is kept.
-      seeds: That may be used, in this order.
+      seeds: Seeds that may be used, in this order.
     """
 
     test: int
@@ -133,11 +133,11 @@ class Try(NamedTuple):
     """A change on a base.
 
     Attributes:
-      number: Of the try, from 1 on.
+      number: Number of the try, from 1 on.
       change: Full key -> text of the value.
-      base: What the base had been changed by, full key -> text.
-      confirmation: None before there is one.
-      ended: What was told last; None before.
+      base: Changes of the base then, full key -> text.
+      confirmation: The confirmation, or None before there is one.
+      ended: The last result, or None.
     """
 
     number: int
@@ -153,10 +153,10 @@ class Try(NamedTuple):
 
 
 class Journal:
-    """Everything that was tried in a folder.
+    """The record of everything that was tried in a folder.
 
     Attributes:
-      path: Of the folder.
+      path: Path of the folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -191,10 +191,10 @@ class Journal:
         return all(row["event"] == "begun" for row in self._rows.rows())
 
     def config(self) -> ConfigDict:
-        """The config that everything began with.
+        """Returns the config that everything began with.
 
         Raises:
-          InvalidInput: It was edited since.
+          InvalidInput: It was edited.
         """
         file = inside(self.path, "base.json")
         text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -206,7 +206,7 @@ class Journal:
         return from_json(text, str(file))
 
     def tries(self) -> list[Try]:
-        """All of them, oldest first."""
+        """Returns all tries, oldest first."""
         tries: dict[int, Try] = {}
         for row in self._rows.rows():
             if row["event"] == "tried":
@@ -228,12 +228,12 @@ class Journal:
         return base
 
     def try_of(self, change: Mapping[str, str]) -> Try:
-        """Returns the try of a change on the base of now, a new one if there is none; see `note`.
+        """Returns the try of a change on the current base, a new one if there is none; see `note`.
 
-        A change that is part of the base by now is the try by which it came.
+        A change that is part of the base is the try that added it.
 
         Raises:
-          InvalidInput: The change is none, or no config can be made of it.
+          InvalidInput: The change is empty, or no config can be made of it.
         """
         base, config = self.base(), self.config()
         before = changed(config, texts=base)
@@ -261,12 +261,12 @@ class Journal:
         return Try(len(self.tries()) + 1, dict(change), base, None, None)
 
     def note(self, this: Try) -> None:
-        """Writes a try that can be made, where it is new."""
+        """Records a try, if it is new."""
         if all(attempt.number != this.number for attempt in self.tries()):
             self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
 
     def confirm(self, number: int) -> Confirmation:
-        """Spends a confirmation on a try; returns its fresh seeds and what it needs."""
+        """Spends a confirmation on a try; returns its fresh seeds and the required e-value."""
         tries = self.tries()
         confirmations = [
             attempt.confirmation for attempt in tries if attempt.confirmation is not None
@@ -280,13 +280,13 @@ class Journal:
         return confirmation
 
     def level_left(self) -> float:
-        """Share of the false discovery rate that later confirmations may still spend."""
+        """Returns the share of the false discovery rate that later confirmations may spend."""
         tests = sum(attempt.confirmation is not None for attempt in self.tries())
         return 1 - sum(map(share_of, range(1, tests + 1)))
 
 
 def spelled(change: Mapping[str, str]) -> str:
-    """A change as it was typed."""
+    """Returns a change as it was typed."""
     return ",".join(f"{key}={value}" for key, value in change.items())
 
 
@@ -300,14 +300,14 @@ _TIME_IS_UP = "the time is used up; the same change again goes on"
 
 
 class CannotTrain(Exception):
-    """The change makes a model that diverges, does not fit or fails."""
+    """A model with the change diverges, does not fit or fails."""
 
 
 class Referee:
     """Tries changes in one folder.
 
     Attributes:
-      journal: That has begun.
+      journal: A journal that has begun.
     """
 
     def __init__(
@@ -317,20 +317,20 @@ class Referee:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes a journal that has begun; `pairs_of` makes pairs.TrainedPairs of a try."""
+        """Takes a journal that has begun; `pairs_of` returns pairs.TrainedPairs for a try."""
         self.journal, self._pairs_of = journal, pairs_of
         self._progress, self._clock = progress, clock
         self._pair_seconds = 0.0  # of the last pairs that were trained
 
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
-        """Tries a change or continues its try; a decided one is reported again.
+        """Tries a change or continues its try; a decided one is only reported.
 
         Args:
           change: Full key -> text of the value.
           budget: Seconds after which no further pair begins.
 
         Returns:
-          The journal's entry of its end, with `known` if nothing was trained for it now.
+          The journal's entry of its end, with `known` if nothing was trained now.
 
         Raises:
           InvalidInput: The change is not valid or does nothing, or the base has not learned.
@@ -375,7 +375,7 @@ class Referee:
         return facts
 
     def _screen(self, this: Try, pairs: Any, ends: float) -> list[float]:
-        """Differences of the screening; fewer where the time is used up."""
+        """Returns the differences of the screening; fewer if the time is used up."""
         seeds = range(SCREENING)
         is_trained = self._train(pairs, seeds, ends)
         differences = pairs.differences(seeds)
@@ -386,7 +386,7 @@ class Referee:
         return differences
 
     def _train(self, pairs: Any, seeds: Sequence[int], ends: float) -> bool:
-        """Trains what is missing, unless the time is up or pairs took too long; says whether."""
+        """Trains missing pairs and returns True, or False if time is up or pairs took too long."""
         missing, now = pairs.missing(seeds), self._clock()
         if missing and (now >= ends or now + missing * self._pair_seconds > ends):
             return False
@@ -398,7 +398,7 @@ class Referee:
     def _confirm(
         self, confirmation: Confirmation, pairs: Any, fresh: list[float], ends: float
     ) -> tuple[str, str]:
-        """Fills `fresh` with differences; returns what became of the change, and why."""
+        """Appends differences to `fresh`; returns the result of the change, and why."""
         for count in range(FEWEST, len(confirmation.seeds) + 1):
             seeds = confirmation.seeds[:count]
             if not self._train(pairs, seeds, ends):

@@ -48,7 +48,7 @@ _HEAD = """<!doctype html>
 
 
 class Page:
-    """A page in Markdown that is written part by part; empty parts leave nothing behind."""
+    """A page in Markdown that is written part by part; empty parts are left out."""
 
     def __init__(self, title: str) -> None:
         """Begins with the title."""
@@ -118,13 +118,13 @@ def judge_in(
     """Judges scores as `judge` does, as a further look if the folder has earlier ones.
 
     Args:
-      folder: Gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
+      folder: Folder for verdicts.json, report.md, report.html, the forest plot and register.jsonl.
       rows: See judge.
-      earlier_looks: Number of seeds of each earlier look that no register knows.
-      **asked: Base, margin, larger_is_better and more, see judge.
+      earlier_looks: Number of seeds of each earlier look that is in no register.
+      **asked: Base, margin, larger_is_better and further arguments of judge.
 
     Raises:
-      InvalidInput: The folder holds something else, or see judge.
+      InvalidInput: The folder contains something else, or see judge.
     """
     register = Register(folder)
     present = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]

@@ -1,4 +1,4 @@
-"""A study from question to verdict: prepare, show the plan, seal, run what is missing, judge."""
+"""A study from question to verdict: prepare, plan, seal, run missing cells, judge."""
 
 import contextlib
 import dataclasses
@@ -56,12 +56,11 @@ RunTrials = Callable[[Mapping[str, Arm], Sequence[int]], dict[str, list[dict | N
 def tune(
     design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
 ) -> dict[str, dict[str, Any]]:
-    """Runs the trials of all arms and returns what each of them chose.
+    """Runs the trials of all arms and returns the values that they chose.
 
     Returns:
-      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` of each seed at each grid value
-      (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, "" if it may
-      get one.
+      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` per seed and grid value
+      (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, or "".
     """
     assert design.tuning is not None
     key, grid, seeds = design.tuning.key, design.tuning.grid, design.tuning.seeds
@@ -113,7 +112,7 @@ def _possible(values: Sequence[float], make: Callable[[float], Any]) -> float:
 
 
 def _mean(scores: Sequence[float | None], worst: float) -> float:
-    """Mean over seeds; the worst there is where one diverged or has no score."""
+    """Returns the mean over seeds, or `worst` if one diverged or has no score."""
     known = [score for score in scores if score is not None and math.isfinite(score)]
     return sum(known) / len(scores) if len(known) == len(scores) else worst
 
@@ -137,7 +136,7 @@ def _missing(launch: Any) -> list[Any]:
 
 
 def show_plan(launch: Any) -> None:
-    """Prints what a prepared Launch will do, and whether each arm's change took effect."""
+    """Prints the plan of a prepared Launch, and whether each arm's change took effect."""
     design, arms, seeds, states = launch.design, launch.arms, launch.seeds, launch.states
     estimate, say, missing = launch.estimate, launch.progress.say, len(_missing(launch))
     seconds = seconds_to_come(launch)
@@ -237,17 +236,17 @@ def run(
       design: The question.
       workdir: Directory of the study.
       seeds: Seeds to run; those of earlier launches stay.
-      members: Number of members that a program trains at a time, or None for as many as before,
+      members: Number of members that a program trains at a time, or None for the earlier number,
         see members_of.
       retry: Whether failed cells are tried again.
       dry_run: Whether to stop after the plan.
       root: Directory that holds `cells`, shared by all studies below it; workdir's parent if None.
-      cluster: Where cells are trained as jobs, or None for this process.
+      cluster: Cluster for cells as jobs, or None for this process.
       progress: Where progress is reported; standard output if None.
 
     Raises:
       InvalidInput: The design, an arm or the directory is not valid; nothing ran.
-      Interrupted: A signal came; the running cells were saved.
+      Interrupted: The process received a signal; cells in progress were saved.
       CellsLost: Some cells failed.
     """
     options = {"members": members, "root": root, "cluster": cluster}
@@ -316,7 +315,7 @@ class Launch:
     # ---- the plan
 
     def prepare(self) -> None:
-        """Makes the arms ready and shows the plan."""
+        """Builds the arms and shows the plan."""
         design, progress = self.design, self.progress
         if self.cluster is not None:
             # Refused before anything is sealed.
@@ -385,7 +384,7 @@ class Launch:
             arm.find_folder(members)
 
     def _cells(self, arms: Iterable[str]) -> list[Cell]:
-        """All arms of one seed before the next seed."""
+        """Returns all arms of one seed before the next seed."""
         return [self.arms[name].cell(self.root, seed) for seed in self.seeds for name in arms]
 
     def _has_to_run(self, cell: Cell, retry: bool) -> bool:
@@ -395,7 +394,7 @@ class Launch:
     # ---- running
 
     def run(self, retry: bool) -> None:
-        """Seals the study, runs what is missing, and judges."""
+        """Seals the study, runs missing cells, and judges."""
         # Other studies may have run since the plan.
         self.started = self.counted_until = time.monotonic() - self.planning
         self.stop.end("interrupted before this study was sealed")
@@ -419,7 +418,7 @@ class Launch:
             self.progress.say(f"no further metrics of {cell.arm}, seed {cell.seed}: {message}")
 
     def decide(self) -> None:
-        """Judges, writes every file, and says what came out."""
+        """Judges, writes every file, and reports the verdicts."""
         from transformer_jax.studies.report import write_report
 
         study = self.study
@@ -474,7 +473,7 @@ class Launch:
         }
 
     def _tune(self, retry: bool) -> None:
-        """Lets each arm choose, all with the same trials; writes what they chose."""
+        """Tunes all arms with the same trials, and records the chosen values."""
 
         def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
             for name, trial in trials.items():
@@ -521,7 +520,7 @@ class Launch:
 
 
 def solved_before(study: Study, design: Design) -> dict[str, dict[str, int]]:
-    """Returns what an earlier launch of the same question solved for: arm -> field -> value."""
+    """Returns the options that an earlier launch of the same question solved for, by arm."""
     if not study.record or changed_since(study.sealed, design.sealed()):
         return {}
     return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}

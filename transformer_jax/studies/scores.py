@@ -1,4 +1,4 @@
-"""Scores of runs that any code made, judged as studies are: docs/comparing.md."""
+"""Judging scores of other code as studies are judged: docs/comparing.md."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -15,19 +15,19 @@ class Result(NamedTuple):
     """Verdict on one arm.
 
     Attributes:
-      arm: Its name.
+      arm: Name of the arm.
       word: Better, worse, no different within the margin, unresolved, unstable, identical, refused
-        or no verdict; empty of an arm that is not primary.
-      reason: The word in full, or why there is none.
-      estimate: Mean difference from the base, + is better.
-      interval: That the word is read off; of an arm that is not primary, of this arm alone.
-      p: Adjusted for the number of primary arms.
-      seeds: That arm and base both have.
-      differences: Of these seeds.
-      seeds_needed: For 80 % power at the margin; None where that cannot be told.
-      level: Of this look; intervals hold their effects together in 1 - 0.8 level of all studies.
-      solved: With a target, of arm and of base, how many of how many runs reach it.
-      updates: With a target, of arm and of base, the median of `step`.
+        or no verdict; empty for an arm that is not primary.
+      reason: The verdict in full, or why there is none.
+      estimate: Mean difference from the base, positive is better.
+      interval: Simultaneous interval; for an arm that is not primary, of this arm alone.
+      p: p value, adjusted for the number of primary arms.
+      seeds: Seeds that arm and base both have.
+      differences: Differences for these seeds.
+      seeds_needed: Seeds for 80 % power at the margin, or None if unknown.
+      level: Level of this look; all intervals contain their effects in 1 - 0.8 level of studies.
+      solved: With a target: (count, runs) that reach it, for arm and base.
+      updates: With a target: the median of `step`, for arm and base.
     """
 
     arm: str
@@ -59,33 +59,33 @@ def judge(
     """Compares every arm with a base, over seeds.
 
     Args:
-      rows: Mappings with `arm`, `seed` and `value`, one for each run, or a pandas frame of them. A
-        value that is not finite, or a true `diverged`, is a run that diverged. Rows of several
+      rows: Mappings with `arm`, `seed` and `value`, one per run, or a pandas DataFrame of them. A
+        value that is not finite, or a true `diverged`, is a diverged run. Rows of several
         `data_set`s are refused: judge one at a time.
-      base: The arm that others are compared with.
+      base: The baseline.
       margin: The smallest difference that matters, > 0, in units of the value.
       larger_is_better: Direction of the value.
-      primary: Arms that the question is about, declared beforehand; the others get intervals and no
-        words. None: all.
-      planned: How many seeds each planned look has, if you plan to look more than once; the look is
+      primary: Arms that the question is about, declared beforehand; the others get intervals but no
+        words. None means all.
+      planned: Number of seeds of each planned look, if several are planned; the look is
         then judged by its number of seeds.
-      earlier_looks: How many seeds each comparison had that was looked at before.
-      target: Value from which on a run has solved it, where means describe no run; then arms are
-        compared by how many runs reach it and by `step`, the updates until then (of a run that
-        never did, its last one).
-      family: How many comparisons were asked together before, where that were more: one that was
-        chosen of ten is one of ten.
+      earlier_looks: Number of seeds of each comparison that was looked at before.
+      target: Value from which on a run counts as solved, if means describe no run. Arms are then
+        compared by the number of runs that reach it and by `step`, the updates until then (the
+        last update of a run that never did).
+      family: Number of comparisons of an earlier look, if larger: an arm chosen from ten stays
+        one of ten.
     Returns:
-      One result an arm, in the order of the rows.
+      One result per arm, in the order of the rows.
     Raises:
-      InvalidInput: A column is missing, a row stands twice, or an argument names no arm.
+      InvalidInput: A column is missing, a row occurs twice, or an argument names no arm.
     """
     if target is not None and not math.isfinite(target):
         raise InvalidInput(f"target={target}: expected a number, in units of the value")
     outcomes = outcomes_of(rows, with_steps=target is not None)
     others = [arm for arm in outcomes if arm != base]
     if not others:
-        raise InvalidInput(f"scores: expected arms beside base={base}, found none")
+        raise InvalidInput(f"scores: expected at least one arm besides base={base}")
     for name, names_asked in (("base", [base]), ("primary", primary or ())):
         for arm in names_asked:
             if arm not in outcomes:
@@ -114,7 +114,7 @@ def _result(contrast: Contrast, level: float) -> Result:
 
 
 def _is_true(value: Any, row: int) -> bool:
-    """Reads a column of truths: texts out of a file, nan where a frame has none."""
+    """Returns a truth value of a column: texts of a file, nan for a missing value."""
     text = "" if value is None else str(value).strip().lower()
     if text in ("true", "yes", "t", "y"):
         return True
@@ -131,7 +131,7 @@ def _number(value: Any, column: str, row: int, expected: str = "a number") -> fl
 
 
 def _integer(value: Any, column: str, row: int) -> int:
-    """A whole number, as a frame may hold it: 1.0."""
+    """Returns an integer, which a DataFrame may hold as 1.0."""
     number = _number(value, column, row, "an integer")
     if not math.isfinite(number) or number != int(number):
         raise InvalidInput(f"scores: row {row}: {column}={value}: expected an integer")
@@ -139,7 +139,7 @@ def _integer(value: Any, column: str, row: int) -> int:
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
-    """Arm -> seed -> outcome, in the order of the rows; with steps where a target needs them."""
+    """Returns arm -> seed -> outcome, in the order of the rows; with steps for a target."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
     sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))

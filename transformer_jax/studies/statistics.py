@@ -5,10 +5,10 @@ is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is t
 the last step over the whole fixed evaluation set. Nothing here knows of models, files or jax.
 
 Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
-the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects together in
-1 - 0.8 a of all studies, and then no word is false. 0.2 a are for divergence.
+the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; in 1 - 0.8 a of studies all m contain their true
+effects, and then no word is false. 0.2 a is for divergence.
 
-Where a target says what is solved and what not, words are about that, see solved.
+With a target, words are about solved runs instead, see solved.
 """
 
 import functools
@@ -57,7 +57,7 @@ def detectable(count: int, level: float) -> float:
 
 
 def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
-    """Returns the power of two one-sided tests where the effect is 0.
+    """Returns the power of two one-sided tests if the effect is 0.
 
     Integrated over the sample deviation, on which both tests depend; the margin is in units of the
     standard error.
@@ -72,14 +72,14 @@ def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
 def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
     """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
 
-    The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)). None where that is
+    The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)). None if that is
     more than anybody runs.
 
     Args:
-      deviation: s_d, of `count` seeds.
+      deviation: s_d over `count` seeds.
       count: Seeds so far.
       margin: The smallest difference that matters.
-      level: Of the contrast's interval, 1 minus its coverage.
+      level: 1 minus the coverage of the contrast's interval.
     """
     if count < 2 or not deviation > 0:
         return None
@@ -114,7 +114,7 @@ class Optimum(NamedTuple):
 
     Attributes:
       at: The value.
-      interval: Confidence interval of the best value; an end beyond the values that were tried is
+      interval: Its confidence interval; an end beyond the tried values is
         an extrapolation.
     """
 
@@ -211,14 +211,14 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
     """Returns the interval of the mean difference for new text as well as new seeds.
 
     Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
-    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). Where one of both is
-    not above MS_res its variance is taken for 0 and V is of the other's square: the difference of
+    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). If one of both is
+    not above MS_res its variance counts as 0 and V is the other mean square: the difference of
     squares would lose its degrees of freedom.
 
     Args:
-      differences: [n, q], of each seed and each sequence (a document or a block, never a token),
-        weighted so that their mean is the difference of the metric. Sequences have to be
-        exchangeable: neighbours of one text are put together first, see by_cluster.
+      differences: [n, q], by seed and sequence (a document or a block, never a token),
+        weighted so that their mean is the difference of the metric. Sequences must be
+        exchangeable: neighbours of one text are merged first, see by_cluster.
       level: 1 minus the coverage.
     """
     n, q = differences.shape
@@ -240,11 +240,11 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
 
 
 def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Returns the sums over clusters, scaled so that their mean is that of the differences.
+    """Returns sums over clusters, scaled so that their mean is that of the differences.
 
     Args:
       differences: [n, q].
-      clusters: [q], which of them belong together.
+      clusters: Cluster of each sequence, [q].
     Returns:
       [n, number of clusters].
     """
@@ -259,12 +259,12 @@ _MOST_PARTITIONS = 20_000  # of all runs into two groups; beyond, so many are dr
 
 
 class Reached(NamedTuple):
-    """The runs of an arm, or of the base, by seed.
+    """Runs of an arm or of the base, by seed.
 
     Attributes:
       solved: [n] bool, whether the final score reaches the target.
-      updates: [n], until it was first reached in training; the last one where it never was, and
-        infinitely many of a run that diverged.
+      updates: [n], when it was first reached in training; the last update if never, and
+        infinity for a run that diverged.
     """
 
     solved: np.ndarray
@@ -277,14 +277,14 @@ class Reached(NamedTuple):
 
     @property
     def median(self) -> float | None:
-        """Updates by which half of the runs have solved it; None where half never do."""
+        """Updates by which half of the runs have solved it, or None if half never do."""
         waited = np.sort(np.where(self.solved, self.updates, np.inf))
         middle = waited[(len(waited) - 1) // 2] if len(waited) else np.inf
         return float(middle) if np.isfinite(middle) else None
 
 
 def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better: bool) -> Reached:
-    """Returns which runs reach a target and when; one that diverged does not."""
+    """Returns which runs reach a target and when; a diverged run does not."""
     solved, updates = [], []
     for _, (value, diverged, first, last) in sorted(outcomes.items()):
         if value is None and not diverged:
@@ -309,7 +309,7 @@ def boschloo_p(one: tuple[int, int], other: tuple[int, int]) -> float:
 
 
 def difference_of_counts_p(arm: tuple[int, int], base: tuple[int, int]) -> float:
-    """Returns the two-sided p of Boschloo's exact test that both are as likely to solve it."""
+    """Returns the two-sided p of Boschloo's exact test of equal rates of success."""
     if arm[0] * base[1] == base[0] * arm[1]:
         return 1.0
     table = [[arm[0], base[0]], [arm[1] - arm[0], base[1] - base[0]]]
@@ -317,9 +317,9 @@ def difference_of_counts_p(arm: tuple[int, int], base: tuple[int, int]) -> float
 
 
 def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
-    """Returns each run's score, [n], whose sum over a group is its log-rank statistic.
+    """Returns each run's score, [n], whose sum over a group is the log-rank statistic.
 
-    That is 1 if it is solved, less the hazard of all runs up to its time (Nelson and Aalen's
+    It is 1 if the run is solved, minus the hazard of all runs up to its time (Nelson and Aalen's
     estimate): positive is sooner than usual.
     """
     updates, solved = np.asarray(updates, float), np.asarray(solved, bool)
@@ -332,9 +332,9 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
 
 
 def permutation_p(arm: Any, base: Any) -> float:
-    """Returns the two-sided p that which run belongs to which group says nothing of its score.
+    """Returns the two-sided p that group membership is independent of the scores.
 
-    Exact where there are few ways to part them; 1 where a group has less than two runs.
+    Exact for few permutations; 1 if a group has less than two runs.
     """
     if min(len(arm), len(base)) < 2 or np.ptp([*arm, *base]) == 0:
         return 1.0
@@ -348,7 +348,7 @@ def permutation_p(arm: Any, base: Any) -> float:
 
 
 def sooner_p(arm: Reached, base: Reached) -> tuple[float, float]:
-    """Returns the p of the log-rank test, and the mean score of ours: positive is sooner."""
+    """Returns the p of the log-rank test, and the arm's mean score: positive is sooner."""
     both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
     scores = log_rank_scores(both.updates, both.solved)
     split = len(arm.solved)
@@ -357,7 +357,7 @@ def sooner_p(arm: Reached, base: Reached) -> tuple[float, float]:
 
 
 def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
-    """Returns the exact interval of a probability from `count` of `trials`."""
+    """Returns the Clopper-Pearson interval of a probability for `count` of `trials`."""
     bounds = stats.binomtest(count, trials).proportion_ci(1 - ALPHA, method="exact")
     return float(bounds.low), float(bounds.high)
 
@@ -374,11 +374,11 @@ def paired_t(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns mean, standard error and the two-sided p of the paired t test, [...] each.
 
-    With no spread at all p is 1 if the mean is 0, and else 0; one difference has p 1.
+    Without any spread p is 1 if the mean is 0, else 0; a single difference has p 1.
 
     Args:
-      differences: [..., n], of n seeds.
-      scale: Largest score, of which rounding is a part; that of the differences if not given.
+      differences: [..., n], over n seeds.
+      scale: Largest score, which determines rounding; that of the differences if None.
     """
     d = np.asarray(differences, float)
     mean, count = d.mean(-1), d.shape[-1]
@@ -418,7 +418,7 @@ def paired_interval(differences: Any, level: float) -> PairedInterval:
 
 
 def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> float:
-    """Returns the larger p of two one-sided tests: that the effect is beyond -margin or margin.
+    """Returns the larger p of two one-sided tests against effects beyond -margin and margin.
 
     Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680.
     """
@@ -438,9 +438,9 @@ def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = (
 
     Args:
       count: Number of seeds of this look.
-      planned: Number of seeds of each of the J planned looks, ascending.
-      earlier: Number of seeds of each look that was shown before. After an unplanned look, or one
-        at other runs of the same seeds, no later look is a planned one.
+      planned: Numbers of seeds of the J planned looks, ascending.
+      earlier: Number of seeds of each earlier look. After an unplanned look, or one
+        at other runs of the same seeds, no later look counts as planned.
     """
     counts, share = [*earlier, count], ALPHA / (len(planned) + 1)
     as_planned = 0
@@ -458,23 +458,23 @@ class Contrast(NamedTuple):
     """The comparison of one arm with the baseline.
 
     Attributes:
-      arm: Its name.
+      arm: Name of the arm.
       seeds: Seeds for which both have a score.
       differences: d_s of those seeds, larger is better.
       mean: Mean of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
-      interval: Simultaneous over all m contrasts; every word is read off it.
-      p: Of the paired t test, min(1, m p / 0.8); at most the level if 0 is outside the interval.
-      p_equivalence: Of two one-sided tests, min(1, 2 m p / 0.8); at most the level if the interval
+      interval: Simultaneous interval over all m contrasts; every word is read off it.
+      p: p of the paired t test, min(1, m p / 0.8); at most the level if the interval excludes 0.
+      p_equivalence: p of two one-sided tests, min(1, 2 m p / 0.8); at most the level if interval
         lies within the margin.
       diverged: (count, runs) of the arm and of the baseline.
-      p_divergence: Of Boschloo's test that the arm diverges no more often, min(1, m p / 0.2).
-      seeds_needed: For 80 % power at the margin (and equivalence at 0), or None if no number helps.
+      p_divergence: p of Boschloo's test that the arm diverges no more often, min(1, m p / 0.2).
+      seeds_needed: Seeds for 80 % power at the margin (and equivalence at 0), or None if none do.
       verdict: One of the words of `outcomes`.
       words: The verdict in full, e.g. "better by more than 0.01 (few seeds)".
       solved: With a target, (count, runs) that reach it, of the arm and of the baseline.
       updates: With a target, the median number of updates to it of the arm and of the baseline, or
-        None where half of the runs never reach it.
+        None if half of the runs never reach it.
     """
 
     arm: str
@@ -515,7 +515,7 @@ def compare(
       family: Number m of planned contrasts; those without data keep their part of the level.
       primary: Arms that the question is about, or None for all. The others get the interval of a
         single contrast, and no word.
-      target: Score from which on a run has solved its task; words are then about that and not
+      target: Score from which on a run has solved its task; words are then about that instead of
         about the mean.
     """
     asked = [name for name in arms if primary is None or name in primary]
@@ -589,7 +589,7 @@ def _contrast(
 def _by_target(
     contrast: Contrast, arm_runs: Reached, base_runs: Reached, level: float, size: int
 ) -> Contrast:
-    """Judges the same contrast by how many runs reach a target, and when."""
+    """Judges a contrast by how many runs reach a target, and when."""
     counts, medians = (arm_runs.share, base_runs.share), (arm_runs.median, base_runs.median)
     p_count = difference_of_counts_p(*counts)
     p_sooner, gain = sooner_p(arm_runs, base_runs)

@@ -1,10 +1,10 @@
-"""A study as a directory that needs no code of ours to read.
+"""A study as a directory of plain files.
 
-study.json     what was asked, sealed with a hash at the first cell; arms, costs, certificates
-scores.csv     one line a cell: arm, seed, where its run is, how it ended, what it scored
+study.json     the question, sealed with a hash at the first cell; arms, costs, certificates
+scores.csv     one line per cell: arm, seed, directory, outcome, scores
 looks.jsonl    every verdict that was shown, and when
-verdicts.json  the last one, by arm; what READMEs and catalogues quote
-report.html    all of it as one page, and the same as report.md
+verdicts.json  the latest verdicts, by arm
+report.html    everything as one page, and the same as report.md
 """
 
 import csv
@@ -43,7 +43,7 @@ _NOT_CHANGED = "what the baseline has without its own changes"
 
 
 def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
-    """Returns arm -> hash of its contrast, from what a study sealed."""
+    """Returns arm -> hash of its contrast, for a sealed question."""
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
@@ -64,14 +64,14 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Register(AppendedRows):
-    """The register of one root; empty without a file."""
+    """The register of verdicts below one root; empty without a file."""
 
     def __init__(self, root: Path) -> None:
         """Reads nothing yet."""
         super().__init__(root, NAME)
 
     def note(self, look: Mapping[str, Any]) -> bool:
-        """Adds a look that is not there yet, and returns whether the register can be written.
+        """Adds a look if it is new, and returns whether the register can be written.
 
         A look has `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash),
         `families` (hash -> number of arms of its study), `words` and `time`.
@@ -87,10 +87,10 @@ class Register(AppendedRows):
     def earlier_looks(
         self, contrast: str, study: Sequence[str], seeds: Sequence[int]
     ) -> list[dict[str, Any]]:
-        """Returns the looks of other studies at a contrast, one for each study and its seeds.
+        """Returns the looks of other studies at a contrast, one per study and set of seeds.
 
         If `study` has shown its look at `seeds` before, later looks of others are left out: showing
-        it again is no look.
+        it again is not a look.
         """
         rows = [row for row in self.rows() if contrast in row["contrasts"].values()]
         own = [row for row in rows if row["study"] == list(study)]
@@ -115,9 +115,9 @@ class Study:
     """A study's directory.
 
     Attributes:
-      path: Of the directory.
-      root: Whose `cells` it shares with other studies.
-      record: What study.json holds; {} before the first cell.
+      path: Path of the directory.
+      root: Folder whose `cells` it shares with other studies.
+      record: Content of study.json; {} before the first cell.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -131,7 +131,7 @@ class Study:
                 is_as_sealed = seal_of(self.record["sealed"]) == self.record["seal"]
                 self.sealed["metric"]
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InvalidInput(f"{self._file}: expected a study as JSON: {error}") from error
+                raise InvalidInput(f"{self._file}: not a valid study: {error}") from error
             if not is_as_sealed:
                 raise InvalidInput(
                     f"{self._file}: what was asked is not what was sealed "
@@ -142,7 +142,7 @@ class Study:
             raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
 
     def __repr__(self) -> str:
-        """The question, and what it was asked of."""
+        """The question, and the size of the study."""
         if not self.record:
             return f"Study: {self.path}, not begun"
         arms, seeds = (len(self.record.get(part, ())) for part in ("arms", "seeds"))
@@ -189,7 +189,7 @@ class Study:
         return completed(flatten(self.sealed["base_config"]))
 
     def value_of(self, arm: str, key: str) -> Any:
-        """An option's value in an arm; None where neither the seal nor a cell says it."""
+        """Returns an option's value in an arm, or None if neither the seal nor a cell has it."""
         changes, of_base = (self.arms[name]["changes"] for name in (arm, self.base))
         if key in changes or key not in of_base:
             return changes.get(key, self.base_config.get(key))
@@ -199,26 +199,26 @@ class Study:
 
     @property
     def metric(self) -> str:
-        """The primary metric, without the split it is of."""
+        """The primary metric, without its split."""
         return self.sealed["metric"].removeprefix("test/")
 
     @property
     def seeds(self) -> list[int]:
-        """All seeds that were asked for."""
+        """All requested seeds."""
         return self.record["seeds"]
 
     # ---- cells
 
     def cells(self) -> list[Cell]:
-        """Every cell that was asked for, all arms of a seed before the next seed."""
+        """Returns every requested cell, all arms of a seed before the next seed."""
         return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
     def cell(self, arm: str, seed: int) -> Cell:
-        """One of them."""
+        """Returns the cell of an arm and a seed."""
         return Cell(arm, seed, cell_path(self.root, self.arms[arm]["hash"], seed))
 
     def begun(self) -> list[int]:
-        """Seeds that have a cell of some arm, whatever became of it."""
+        """Returns the seeds with a cell of some arm, whatever its outcome."""
         seeds = self.seeds if self.record else []
         return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
@@ -290,11 +290,11 @@ class Study:
             )
 
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
-        """Writes study.json and returns what has changed since it was sealed, in words.
+        """Writes study.json and returns the changes since it was sealed, in words.
 
         Args:
           design: The design as it is now; sealed by the first call.
-          facts: What is not sealed: root, arms, environment.
+          facts: Facts that are not sealed: root, arms, environment.
           seeds: All seeds, those of earlier launches included.
         """
         sealed = design.sealed()
@@ -324,7 +324,7 @@ class Study:
         write_json(self.path, "study.json", self.record)
 
     def refuse_lost_cells(self) -> None:
-        """Raises InvalidInput where cells of scores.csv that ended are gone, and their scores."""
+        """Raises InvalidInput if finished cells of scores.csv are gone, with their scores."""
         file = inside(self.path, "scores.csv")
         try:
             text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -345,7 +345,7 @@ class Study:
             )
 
     def refuse_foreign_files(self) -> None:
-        """Raises InvalidInput where a study is to begin in a folder that holds other files."""
+        """Raises InvalidInput if the folder of a new study contains other files."""
         if not self.record:
             refuse_foreign_files(self.path, "--workdir", "study", _BEFORE_STUDY)
 
@@ -357,17 +357,17 @@ class Study:
         replace(self.path, "scores.csv", as_csv(columns, table))
 
     def looks(self) -> list[dict]:
-        """Every verdict that was shown."""
+        """Returns every shown verdict."""
         return AppendedRows(self.path, _LOOKS).rows()
 
     def add_look(self, look: Mapping[str, Any]) -> None:
-        """Notes a verdict that is shown, unless it was the last one."""
+        """Records a shown verdict, unless it equals the last one."""
         looks = self.looks()
         if not looks or any(looks[-1][key] != look[key] for key in look):
             AppendedRows(self.path, _LOOKS).add({"time": now(), **look})
 
     def contrasts(self) -> dict[str, str]:
-        """Arm -> contrast that the register knows it by, of arms that are still as sealed."""
+        """Returns arm -> contrast in the register, for arms that are as sealed."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
         unchanged = {name for name in self.arms if self._is_as_sealed(name)}
         if changed & {"base", "base_config", "match", "tuning"} or self.base not in unchanged:
@@ -384,7 +384,7 @@ class Study:
 
     @property
     def identity(self) -> list[str]:
-        """Seal, and when it was sealed: what the register knows the study by."""
+        """Returns seal and time of sealing, by which the register knows the study."""
         return [self.record["seal"], self.record["sealed_at"]]
 
     def verdicts(self) -> dict[str, Any]:
@@ -394,7 +394,7 @@ class Study:
 
 
 def _short(value: Any) -> str:
-    """A number, or two, as a table shows them; a dash where there is none."""
+    """Returns a number, or two, for a table; a dash for None."""
     numbers = value if isinstance(value, list) else [value]
     if any(number is None for number in numbers):
         return "–"
@@ -403,7 +403,7 @@ def _short(value: Any) -> str:
 
 
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the fields in which a question differs from what was sealed."""
+    """Returns the fields in which a question differs from its sealed form."""
     return [key for key in {**sealed, **now} if sealed.get(key) != now.get(key)]
 
 
@@ -425,7 +425,7 @@ def is_study(path: str | Path) -> bool:
 
 
 def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A CSV table that no spreadsheet takes for formulas."""
+    """Returns a CSV table whose cells no spreadsheet takes for formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heads)
@@ -434,14 +434,14 @@ def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def plain_cell(value: Any) -> Any:
-    """Returns a cell as it stands in such a table."""
+    """Returns a cell as it is in such a table."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return value if reads_as_number(value) else "'" + value
     return value
 
 
 def way_to(root: Path, path: Path) -> str:
-    """Returns the way from a study to its root, so that both can be moved together."""
+    """Returns the relative path from a study to its root, so that both can be moved together."""
     try:
         return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A study as tables: on the terminal, and as Markdown."""
+"""Tables of a study, for the terminal and as Markdown."""
 
 import io
 import math
@@ -30,7 +30,7 @@ _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
 
 def spell(value: Any, digits: int = 4) -> str:
-    """A number as people read it; a dash where there is none."""
+    """Returns a number for people; a dash for None."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -43,12 +43,12 @@ def spell(value: Any, digits: int = 4) -> str:
 
 
 def harmless(text: str) -> str:
-    """A text that cannot steer a terminal: what is not printable shows as what it is."""
+    """Returns a text that cannot control a terminal: unprintable characters are escaped."""
     return text if text.isprintable() else repr(text)
 
 
 def signed(value: float | str | None, digits: int = 4) -> str:
-    """A difference with its sign; an infinity may be spelled already, JSON has none."""
+    """Returns a difference with its sign; an infinity may already be text, since JSON has none."""
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
@@ -59,7 +59,7 @@ def signed(value: float | str | None, digits: int = 4) -> str:
 
 
 def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:
-    """An interval in brackets."""
+    """Returns an interval in brackets."""
     if not bounds or any(bound is None for bound in bounds):
         return "–"
     low, high = bounds
@@ -67,14 +67,14 @@ def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> st
 
 
 def spell_share(value: float, base: float, digits: int = 0) -> str:
-    """By how much a number is above another, in per cent; empty where by no more than 2."""
+    """Returns by how much a number exceeds another, in per cent; empty for at most 2 %."""
     if abs(value - base) <= 0.02 * base:
         return ""
     return f"{value / base - 1:+.{digits}%}" if base else "+∞ %"
 
 
 def clock(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever reads best."""
+    """Returns seconds, minutes or hours, whichever reads best."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -92,7 +92,7 @@ BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
 
 
 def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
-    """One row a method, that of the gate marked."""
+    """Returns one row per method; the gate's is marked."""
     method = (baselines["gate"] or {}).get("method")
     return [
         [
@@ -110,7 +110,7 @@ def direction(larger_is_better: bool) -> str:
 
 
 def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a terminal of any width."""
+    """Returns a text table that fits the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -139,7 +139,7 @@ HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (adjuste
 
 
 def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
-    """One row an arm, the base first."""
+    """Returns one row per arm, the base first."""
     base = verdicts["base"]
     order = [base, *[name for name in verdicts["values"] if name != base]]
     rows = []
@@ -170,7 +170,7 @@ def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress)
 
 
 def how_judged(verdicts: Mapping[str, Any]) -> str:
-    """Returns the metric, the seeds, and the error rate of the verdicts, in three sentences."""
+    """Describes the metric, the seeds, and the error rate of the verdicts in three sentences."""
     seeds = ", ".join(map(str, verdicts["seeds"])) or "none"
     count = verdicts["contrasts"]
     intervals = (
@@ -199,7 +199,7 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
 
 
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns remarks that belong to the table, one line each."""
+    """Returns remarks on the table, one line each."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
     if verdicts.get("revisions", 1) > 1:
         notes.append(
@@ -235,12 +235,12 @@ def shown_for_new_text(arm: Mapping[str, Any]) -> str:
 
 
 def shown_p(arm: Mapping[str, Any]) -> float | None:
-    """The adjusted p that belongs to an arm's word: of equivalence, if that is what it says."""
+    """Returns the adjusted p of an arm's word: of equivalence for no different."""
     return arm.get("p_equivalence" if arm["verdict"] == SAME else "p")
 
 
 def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Returns a Markdown table."""
 
     def line(cells: Iterable[str]) -> str:
         plain = (" ".join(cell.split()) for cell in cells)

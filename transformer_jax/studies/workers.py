@@ -43,13 +43,13 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
 
 
 def _unmeasured(cell: Cell, evaluation: ConfigDict) -> list[str]:
-    """The metrics that a finished cell lacks, or has by another file or target."""
+    """Returns the metrics that a finished cell lacks, or has by another file or target."""
     stored, now = cell.metric_facts(), _facts(evaluation.metrics, evaluation.target)
     return [name for name in now if stored.get(name, {}).get("code") != now[name]["code"]]
 
 
 def _facts(names: Sequence[str], target: float | None) -> dict[str, Any]:
-    """Facts of metrics, with the target in what measured those that take one."""
+    """Returns facts about metrics, with the target for those that use one."""
     found = facts_of_metrics(names)
     return {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in found.items()}
 
@@ -57,7 +57,7 @@ def _facts(names: Sequence[str], target: float | None) -> dict[str, Any]:
 def _measured(
     cell: Cell, prepared: Prepared, run: Run, names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Metrics of a finished cell: their values by split, and what is known of them."""
+    """Returns metrics of a finished cell: values by split, and facts about them."""
     directory, figures = RunDirectory(cell.path), {}
     curve = prepared.curve(directory.metrics(), directory.is_alone())
     for split in ("validation", "test"):
@@ -72,7 +72,7 @@ def _measured(
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:
-    """The run as load_run gives it, with what is at hand already."""
+    """Returns the cell's run as load_run does, reusing the prepared data and model."""
     checkpoints = Checkpoints(RunDirectory(cell.path).file("checkpoints"))
     restored = checkpoints.restore(prepared.template, read_only=True)
     if restored is None:
@@ -95,7 +95,7 @@ class StudyProgress:
     """Progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
-        """Begins the clock, with the expected seconds of each cell that has to run.
+        """Starts the clock, with the expected seconds of each cell that has to run.
 
         `total` is the number of all cells, including those that need not run.
         """
@@ -107,11 +107,11 @@ class StudyProgress:
         progress.details = self._by_arm
 
     def of(self, cell: Cell) -> Progress:
-        """Returns where a cell may tell how it goes."""
+        """Returns the progress of one cell."""
         return _OfCell(self, cell)
 
     def step(self, cell: Cell, step: int, steps: int, loss: float) -> None:
-        """Shows that a cell went on."""
+        """Shows the progress of a cell."""
         number = min(self._done() + 1, self._total)  # before this step may be its last
         self._shares[cell] = step / steps
         already = self._total - len(self._shares)
@@ -124,7 +124,7 @@ class StudyProgress:
         )
 
     def ended(self, cell: Cell, state: str, reason: str) -> None:
-        """Says how a cell ended."""
+        """Prints how a cell ended."""
         self._shares[cell] = 1.0
         if state != DONE:
             self._failed.add(cell)
@@ -136,7 +136,7 @@ class StudyProgress:
         )
 
     def _by_arm(self) -> list[str]:
-        """A line an arm of this launch, a mark a seed; those that are not through come first."""
+        """Returns a line per arm of this launch with a mark per seed; unfinished arms first."""
         marks: dict[str, str] = {}
         for cell, share in self._shares.items():
             mark = _WAITS if share == 0 else _TRAINS if share < 1 else _ENDED
@@ -154,8 +154,8 @@ class StudyProgress:
     def _seconds_left(self) -> float:
         """Returns the expected seconds of the rest, corrected by the error of expectations so far.
 
-        The expectation is trusted for a tenth of the time, since the first steps wait for the
-        compiler. Where nothing was timed, cells are taken to be as long as each other.
+        Expectations are trusted for a tenth of the time, since the first steps wait for the
+        compiler. Without timings, all cells count as equally long.
         """
         whole = sum(self._expected.values())
         elapsed = time.monotonic() - self._started
@@ -168,14 +168,14 @@ class StudyProgress:
 
 
 class _OfCell(Silent):
-    """Hands a cell's steps to the board, and is silent about the rest."""
+    """Passes a cell's steps on, and is silent otherwise."""
 
     def __init__(self, board: StudyProgress, cell: Cell) -> None:
         super().__init__()
         self._board, self._cell = board, cell
 
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
-        """Tells the board."""
+        """Passes the step on."""
         self._board.step(self._cell, step, steps, loss)
 
 

@@ -1,4 +1,4 @@
-"""Batches that are made while the device takes the steps before them."""
+"""Batches that are made while the device takes earlier steps."""
 
 import contextlib
 import threading
@@ -12,13 +12,13 @@ from transformer_jax.data.tasks import Batch
 
 
 def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
-    """Returns several batches as one call of a compiled program takes them.
+    """Returns several batches as one argument of the compiled program.
 
     Args:
-      batches: Arrays [B, ...], at most as many as there is room for.
-      capacity: Room, C.
+      batches: Arrays [B, ...], at most `capacity` of them.
+      capacity: Capacity of the program, C.
     Returns:
-      Arrays [C, B, ...]; what is not used is 0, memory that nobody has touched.
+      Arrays [C, B, ...], padded with zeros.
     """
 
     def stacked(*leaves: np.ndarray) -> np.ndarray:
@@ -30,25 +30,25 @@ def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
 
 
 class BatchesAhead:
-    """The batches of one run, some of them made before they are taken.
+    """The batches of one run, some of them made in advance.
 
     Attributes:
-      waited: Mean seconds a step that training waited for its batches, of the last call.
-      seconds: That it took to make the newest batch.
+      waited: Mean seconds per step that training waited for its batches, in the last call.
+      seconds: Seconds to make the newest batch.
     """
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
-        """Makes none yet.
+        """Makes no batch yet.
 
         Args:
-          make: The batch of a step.
+          make: Function from a step to its batch.
         """
         self._make = make
         self._made: dict[int, Batch] = {}
         self.waited = self.seconds = 0.0
 
     def take(self, steps: Sequence[int]) -> list[Batch]:
-        """Returns the batches of some steps, those that are not there made now."""
+        """Returns the batches of some steps; missing ones are made now."""
         made, started = self._made, time.monotonic()
         self._made = {step: batch for step, batch in made.items() if step > steps[-1]}
         taken = [made[step] if step in made else self._make_timed(step) for step in steps]
@@ -56,7 +56,7 @@ class BatchesAhead:
         return taken
 
     def make(self, step: int) -> None:
-        """Makes the batch of a later step, if it is not there."""
+        """Makes the batch of a later step, if it is missing."""
         if step not in self._made:
             self._made[step] = self._make_timed(step)
 
@@ -69,7 +69,7 @@ class BatchesAhead:
 
 @contextlib.contextmanager
 def meanwhile(work: Iterable[Callable[[], None]]) -> Generator[None]:
-    """Does pieces of work in a thread, as many as there is time for while this is open."""
+    """Does pieces of work in a thread while the context is open, as far as time allows."""
     ended = threading.Event()
 
     def do() -> None:

@@ -16,13 +16,13 @@ from transformer_jax.training.prepared import Prepared
 
 
 def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: bool) -> None:
-    """Says what will be trained: remarks, the data, the model; and compiles its step.
+    """Reports what will be trained (remarks, data, model), and compiles its step.
 
     Args:
-      prepared: What is trained.
-      progress: Where to say it.
-      compiles: Whether its program is its own.
-      is_new: Whether it may still be refused for want of memory; one that began goes on.
+      prepared: Data, model and optimizer.
+      progress: Where to report it.
+      compiles: Whether the run has its own program.
+      is_new: Whether it may still be refused for lack of memory; a resumed run may not.
     Raises:
       InvalidInput: The step does not fit the device.
     """
@@ -61,11 +61,11 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
 
 
 def kernels_of(prepared: Prepared, platform: str) -> list[str]:
-    """Returns what fused attentions of a training step are computed by, see kernels_taken.
+    """Returns the implementation of each fused attention of a training step, see kernels_taken.
 
     Args:
-      prepared: What is trained.
-      platform: What for: cpu, gpu or tpu.
+      prepared: Data, model and optimizer.
+      platform: Target platform: cpu, gpu or tpu.
     """
     chosen = flatten(prepared.config.model)
     if not any(name.endswith("attention") and row == "fused" for name, row in chosen.items()):

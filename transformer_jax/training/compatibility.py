@@ -21,7 +21,7 @@ from transformer_jax.training.objectives import InChunks
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
-    """Raises InvalidInput where training this needs a package that is not there."""
+    """Raises InvalidInput if training this config needs a package that is not installed."""
     require("orbax", "training")
     refuse_missing_packages(config.data.task)
     if config.logging.writers:
@@ -31,7 +31,7 @@ def refuse_what_is_not_installed(config: ConfigDict) -> None:
 
 
 def refuse_hosts_with_other_data(task: Task, order: int) -> None:
-    """Raises InvalidInput, in all processes of a run, where they have read other data."""
+    """Raises InvalidInput, in all processes of a run, if they have read different data."""
     if jax.process_count() == 1:
         return
     from transformer_jax.runs.several_processes import refuse_other
@@ -42,13 +42,13 @@ def refuse_hosts_with_other_data(task: Task, order: int) -> None:
 
 
 def refuse_missing_packages(task: str) -> None:
-    """Raises InvalidInput where a package that a task's scores need is not installed."""
+    """Raises InvalidInput if a package that a task's scores need is not installed."""
     for package in traits_of(task).scored_with:
         require(package, f"data.task={task}")
 
 
 def refuse_broken_task(who: str, task: Task) -> None:
-    """Raises InvalidInput where a task of the user's own breaks a law that every task keeps."""
+    """Raises InvalidInput if a user-defined task breaks a law of tasks."""
     from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
 
     for name, law in TASK_LAWS.items():
@@ -62,17 +62,17 @@ def refuse_broken_task(who: str, task: Task) -> None:
 
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
-    """KEY=MODULE:NAME of what a model is made of, or given, that is the user's own."""
+    """Returns KEY=MODULE:NAME of the user-defined parts of a model and its inputs."""
     choices = own_choices(config).items()
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
 
 def refuse_unfit(prepared: Any, who: str) -> None:
-    """Raises an error where a model does not do what the task asks for, one being the user's."""
+    """Raises an error if model and task do not fit, one of which is user-defined."""
     config, model, task = prepared.config, prepared.model, prepared.task
     for name in traits_of(config.data.task).needs:
         if not hasattr(model, name):
-            raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
+            raise InvalidInput(f"{who}: data.task={config.data.task} requires its attribute {name}")
     batch = task.batch(0, 0)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
 
@@ -94,7 +94,7 @@ def refuse_unfit(prepared: Any, who: str) -> None:
 
 
 def refuse_what_is_not_kept(prepared: Any) -> None:
-    """Raises an error where blocks cannot be scanned, or a model is to keep a site it has not."""
+    """Raises an error if blocks cannot be scanned, or a kept site does not exist."""
     model = prepared.config.model
     wanted = resolved(prepared.config).get("model.remat_options.sites") or ()
     if not wanted and not model.scan_layers:
@@ -117,9 +117,9 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
 
 
 def refuse_shown_answers(prepared: Any) -> None:
-    """Raises InvalidInput where a prefix shows answers that are scored.
+    """Raises InvalidInput if a prefix shows answers that are scored.
 
-    In language modelling data.unscored says so before anything is read.
+    In language modelling data.unscored is checked before anything is read.
     """
     config, model, task = prepared.config, prepared.model, prepared.task
     specs = block_specs(model.options) if isinstance(model, Decoder) else ()
@@ -142,7 +142,7 @@ def refuse_shown_answers(prepared: Any) -> None:
 
 
 def refuse_inseparable_objective(prepared: Any) -> None:
-    """Raises InvalidInput where an objective of the user's is not the sum of its chunks."""
+    """Raises InvalidInput if a user-defined objective is not the sum over its chunks."""
     objective, name = prepared.objective, prepared.config.objective.name
     if not isinstance(objective, InChunks) or not is_user_defined(name):
         return
@@ -162,7 +162,7 @@ def refuse_inseparable_objective(prepared: Any) -> None:
 
 
 def refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
-    """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
+    """Raises InvalidInput if a split has no target."""
     for split in ("validation", "test"):
         batches = task.evaluation_batches(split, config.evaluation.batch_size)
         if not any(batch["weights"].any() for batch in batches):
@@ -173,7 +173,7 @@ def refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
 
 
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput where an option by path names no parameter."""
+    """Raises InvalidInput if an option by path names no parameter."""
     names = by_path(params)
     named = {
         "training.frozen": config.training.frozen,

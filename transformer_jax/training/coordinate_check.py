@@ -1,7 +1,7 @@
-"""The coordinate check: how large activations are after some updates, by the model's width.
+"""The coordinate check: the size of activations after some updates, by the model's width.
 
-Yang et al. 2022, arXiv:2203.03466, appendix D.1. Under a right parametrisation no place's size goes
-with the width, so a learning rate found for a narrow model serves a wide one.
+Yang et al. 2022, arXiv:2203.03466, appendix D.1. With a right parametrisation no activation grows
+with the width, so a learning rate found for a narrow model suits a wide one.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ class Coordinate(NamedTuple):
 
     Attributes:
       rms: Root mean square of its activations after the updates.
-      change: Root mean square of what the updates changed in them.
+      change: Root mean square of their change by the updates.
     """
 
     rms: tuple[float, ...]
     change: tuple[float, ...]
 
     def slopes(self, widths: Sequence[int]) -> tuple[float, float]:
-        """Exponents e in size ~ width^e, of both; 0 is what a parametrisation is for."""
+        """Returns the exponents e of size ~ width^e for both; 0 is the aim of a parametrisation."""
         log_widths = np.log(widths)
         size, change = (
             float(np.polyfit(log_widths, np.log(np.maximum(sizes, 1e-30)), 1)[0]) for sizes in self
@@ -46,12 +46,12 @@ def coordinate_check(
     """Takes some updates at each width and measures the activations of the first batch.
 
     Args:
-      config: Whole; each width takes its place in `model.width`. Where `model.head_dim` is given
-        `model.num_heads` grows with it: all that is inside a block has to grow.
+      config: The whole config; each width replaces `model.width`. If `model.head_dim` is given,
+        `model.num_heads` grows with it, since everything in a block has to grow.
       widths: At least two.
-      steps: Updates; a few will do.
+      steps: Number of updates; a few suffice.
     Returns:
-      place in the model -> its sizes. Places are the outputs of the blocks, of their branches, and
+      Name of the activation -> its sizes: outputs of the blocks, of their branches, and
       the logits.
     Raises:
       ValueError: A width does not fit.

@@ -14,19 +14,19 @@ from transformer_jax.training.losses import Sums, safe_mean, total
 
 
 class NonFinite(Stop):
-    """Training met a loss or a gradient that is no number; the parameters were not touched."""
+    """The loss or a gradient was not finite; the parameters were not changed."""
 
 
 def explain_non_finite(
     score: Callable[[Any, Batch], Sums], params: Any, batch: Batch, step: int
 ) -> str:
-    """Says which update was not applied, why, and what may help.
+    """Returns which update was not applied, why, and possible remedies.
 
     Args:
       score: Sums of each example, without dropout.
-      params: Before the update.
-      batch: Of the update.
-      step: Updates before it.
+      params: Parameters before the update.
+      batch: Batch of the update.
+      step: Number of updates before it.
     """
     return (
         f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
@@ -40,7 +40,7 @@ def explain_non_finite(
 def _first_that_is_not_finite(
     score: Callable[[Any, Batch], Sums], params: Any, batch: Batch
 ) -> str:
-    """Names the first array that is not finite: parameters first, then loss, then gradients."""
+    """Returns the first array that is not finite, of parameters, then loss, then gradients."""
 
     def mean_loss(params: Any) -> Array:
         sums = total(score(params, batch))

@@ -1,4 +1,4 @@
-"""A whole split, scored: every target once, sums first."""
+"""Evaluation of whole splits: every target once, sums first."""
 
 import functools
 from collections.abc import Callable
@@ -22,13 +22,13 @@ ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
 
 class Evaluation(NamedTuple):
-    """A whole split, scored.
+    """Evaluation of a whole split.
 
     Attributes:
       means: Loss in nats per target, accuracy, and bits_per_byte of text.
       protocol: How the split was scored.
-      sequences: Loss, weight, correct weight (and bytes, of text) of each example, arrays [N]; and
-        its cluster, the document that a window of running text begins in.
+      sequences: Loss, weight, correct weight (and bytes of text) of each example, arrays [N]; and
+        its cluster, the document in which a window of running text begins.
     """
 
     means: dict[str, Any]
@@ -42,12 +42,12 @@ def make_score(
 ) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 
-    Equal models share it, runs of a study say.
+    Equal models share it, e.g. the runs of a study.
 
     Args:
       model: See score_batch.
-      places: Whose logits are made at once, the config's training.loss_chunk; None: all.
-      sharding: Of the model over devices; None: one device.
+      places: Positions whose logits are made at once, training.loss_chunk, or None for all.
+      sharding: Sharding of the model, or None for one device.
     """
     objective = in_chunks(CrossEntropy(), places)
 
@@ -63,13 +63,13 @@ def make_score(
 
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
-    """Returns what scores a batch by the model and the config of a Prepared or a Run."""
+    """Returns the score function for the model and config of a Prepared or a Run."""
     sharding = getattr(made, "sharding", None)
     return make_score(made.model, made.config.training.loss_chunk, sharding)
 
 
 def refuse_unknown_bytes(task: Task, metric: str) -> None:
-    """Raises InvalidInput where a metric is bits per byte, and a task's targets are no bytes."""
+    """Raises InvalidInput if a metric is bits per byte and a task's targets are not bytes."""
     if metric == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
         raise InvalidInput("--metric=bits_per_byte: the targets of these data are no bytes")
 
@@ -77,14 +77,14 @@ def refuse_unknown_bytes(task: Task, metric: str) -> None:
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
-    """Scores every target of a split once; the batch size changes nothing but speed.
+    """Scores every target of a split once; the batch size affects only speed.
 
     Args:
-      score: From make_score.
-      params: Of the model.
-      task: Gives the examples.
+      score: Result of make_score.
+      params: Parameters of the model.
+      task: Provides the examples.
       split: Train, validation or test.
-      batch_size: Examples in a batch.
+      batch_size: Examples per batch.
     """
     columns: dict[str, list[np.ndarray]] = {}
     for batch in task.evaluation_batches(split, batch_size):
@@ -115,10 +115,10 @@ def evaluate(
 
 
 def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
-    """Keeps the scores of each example as arrays named SPLIT/loss, SPLIT/weight, ...
+    """Writes the scores of each example as arrays named SPLIT/loss, SPLIT/weight, ...
 
     Args:
-      path: Of the npz file.
+      path: Path of the npz file.
       scored: Split -> its evaluation.
     """
     columns: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A trained run as a folder of Hugging Face: weights, config, tokenizer, and a model card."""
+"""Export of a trained run as a Hugging Face folder: weights, config, tokenizer, model card."""
 
 import contextlib
 from collections.abc import Mapping
@@ -40,18 +40,18 @@ def export_run(
     scores: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes a run into a new folder that transformers' Auto classes load, and load_run does.
+    """Writes a run into a new folder that transformers' Auto classes and load_run can load.
 
     Args:
-      run: With a model that an architecture of theirs can compute, see to_huggingface.
-      folder: New or empty.
-      name: Of the run, for the model card.
+      run: A run whose model has an equivalent in transformers, see to_huggingface.
+      folder: A new or empty folder.
+      name: Name of the run, for the model card.
       scores: Split -> name -> number, for the model card.
-      data: `data` of the run's manifest; pixel_mean and pixel_deviation are read of it.
+      data: `data` of the run's manifest; pixel_mean and pixel_deviation are used.
     Returns:
       The architecture.
     Raises:
-      InvalidInput: No architecture of theirs computes the model, they cannot have its tokenizer, or
+      InvalidInput: transformers has no equivalent model or tokenizer, or
         the folder is not empty. Nothing is written then.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -140,7 +140,7 @@ def _pixels_of(run: Run, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any]) -> str:
-    """Markdown: what the model is, how it was trained, how good it is, how it is loaded."""
+    """Returns the model card as Markdown: the model, its training and scores, how to load it."""
     config, count = run.config, sum(leaf.size for leaf in jax.tree.leaves(run.params))
     auto = next((v for end, v in _AUTO.items() if architecture.endswith(end)), "AutoModel")
     has_text = run.tokenizer is not None
@@ -187,7 +187,7 @@ def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any
 
 
 def _without_folders(value: Any) -> Any:
-    """The name of a file that is somewhere on this disk; other values as they are."""
+    """Returns the name of a file on this disk without its folders; other values unchanged."""
     is_path = isinstance(value, str) and (value.startswith("/") or Path(value).exists())
     return Path(value).name if is_path else value
 

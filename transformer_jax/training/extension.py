@@ -1,4 +1,4 @@
-"""A run that goes on with more updates or another learning rate."""
+"""Continuing a run with more updates or another learning rate."""
 
 import json
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ class Extension(NamedTuple):
     """Changes with which a run continues from its newest checkpoint.
 
     Attributes:
-      config: Of what is to come.
-      step: Updates that there are.
-      changed: Full key -> values until then and from then on.
+      config: The new config.
+      step: Number of updates so far.
+      changed: Full key -> (old value, new value).
     """
 
     config: ConfigDict
@@ -34,15 +34,15 @@ class Extension(NamedTuple):
         ]
 
     def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
-        """Notes it in a run's directory, which is this process's alone; again changes nothing.
+        """Records the extension in a run's directory, which this process has locked; idempotent.
 
-        The manifest's `legs` say from which update on what was changed, and the scores until then.
+        The manifest's `legs` state the update from which options were changed, and the scores then.
 
         Args:
-          directory: Of the run.
-          facts: What identifies the data.
+          directory: Directory of the run.
+          facts: Facts that identify the data.
         Raises:
-          InvalidInput: The data is not what the run began with; nothing was written.
+          InvalidInput: The data differs from the run's; nothing was written.
         """
         directory.refuse_other_data(facts)
         if not self.changed:
@@ -67,15 +67,15 @@ class Extension(NamedTuple):
 def extension_of(
     config: ConfigDict, directory: RunDirectory, across_numerics: bool = False
 ) -> Extension:
-    """Returns how a run may go on with more updates or another rate; writes nothing.
+    """Returns an extension of a run by more updates or another rate; writes nothing.
 
     Args:
-      config: Of what is to come.
-      directory: Of a run.
-      across_numerics: Whether it may go on though it began with other numerics.
+      config: The new config.
+      directory: Directory of the run.
+      across_numerics: Whether it may continue although it began with other numerics.
     Raises:
-      InvalidInput: There is no run, it is a cell of a study, something else would change, there
-        is no update to come, or no checkpoint to go on from.
+      InvalidInput: There is no run, it is a cell of a study, something else would change, it has
+        no update left, or no checkpoint to continue from.
     """
     where = f"--workdir={directory.path}"
     if not directory.has_begun():
@@ -112,7 +112,7 @@ def extension_of(
 
 
 def _means(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of each split, without what they were measured by."""
+    """Returns the numbers of each split, without the measurement settings."""
     return {
         split: {name: value for name, value in scores.items() if isinstance(value, int | float)}
         for split, scores in evaluation.items()

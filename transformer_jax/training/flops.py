@@ -1,4 +1,4 @@
-"""Operations of a traced program: what papers call model FLOPs, two for a multiply and an add."""
+"""Operations of a traced program (model FLOPs): two for a multiplication and an addition."""
 
 import math
 from typing import Any
@@ -23,8 +23,8 @@ RATES = {
 def flops_of(program: Any) -> float:
     """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr.
 
-    Of programs of which one is chosen the dearest counts; the body of a loop whose length is not
-    known counts once.
+    Of alternative branches the most expensive counts; the body of a loop of unknown length
+    counts once.
     """
     total = 0.0
     for equation in operations_of(program).eqns:

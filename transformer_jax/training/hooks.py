@@ -170,7 +170,7 @@ def _checked(who: str, old: TrainState, new: Any) -> TrainState:
         for tree in (old, new)
     ]
     if not isinstance(new, TrainState) or shapes[0] != shapes[1]:
-        raise InvalidInput(f"{who}: it intervenes; expected a state of the same arrays")
+        raise InvalidInput(f"{who}: a hook that intervenes must return a state of the same arrays")
     return new
 
 

@@ -1,4 +1,4 @@
-"""A trained model out of its run directory, or out of a folder of Hugging Face."""
+"""Loading a trained model from its run directory or from a Hugging Face folder."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
@@ -33,11 +33,11 @@ _SHOWN = 8  # classes in a message
 
 
 def _run_of_huggingface(source: str | Path) -> Run:
-    """A model of theirs as a run.
+    """Returns a Hugging Face model as a run.
 
     Raises:
-      InvalidInput: See from_huggingface; or it writes after a source, and the folder does not say
-        how.
+      InvalidInput: See from_huggingface; or an encoder–decoder's folder does not state the
+        begin token.
     """
     from transformer_jax.interop import from_huggingface
 
@@ -65,7 +65,7 @@ def _run_of_huggingface(source: str | Path) -> Run:
 def _begin_of_writing(
     settings: Mapping[str, Any], tokenizer: Any, source: str | Path
 ) -> tuple[int, ...]:
-    """The tokens that an encoder–decoder of theirs begins to write with; () if it is as ours."""
+    """Returns the begin tokens of a Hugging Face encoder–decoder; () if they are as ours."""
     start, forced, end = (
         settings.get(name)
         for name in ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id")
@@ -88,7 +88,7 @@ def _begin_of_writing(
 
 
 def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Names of the classes; LABEL_0, ... where config.json does not name them all."""
+    """Returns names of the classes; LABEL_0, ... if config.json does not name them all."""
     labels = settings.get("id2label")
     named = labels if isinstance(labels, dict) and len(labels) == count else {}
     names = [str(named.get(str(number), f"LABEL_{number}")) for number in range(count)]
@@ -101,25 +101,25 @@ def load_run(
     allow: Collection[str] = (),
     mesh: Mapping[str, int] | None = None,
 ) -> Run:
-    """Loads the newest whole checkpoint of a run; writes nothing, so a read-only copy will do.
+    """Loads the newest whole checkpoint of a run. It writes nothing, so a read-only copy is enough.
 
-    A model of Hugging Face comes as a run that was not trained here: `step` is 0, and `config` is
-    what config_from_huggingface gives, for longer texts.
+    A Hugging Face model becomes a run with `step` 0 whose `config` is
+    that of config_from_huggingface, for longer texts.
 
     Args:
-      workdir: The run's directory; or a folder with config.json and model.safetensors, or a
+      workdir: Directory of the run; or a folder with config.json and model.safetensors, or a
         repository of the hub, OWNER/NAME.
-      say: Takes one line about each checkpoint that is skipped.
-      allow: Modules of the run's own classes that may be imported; without them a run that names
-        such a class is refused, and nothing of it is executed.
-      mesh: Devices over which its parameters are spread, {"fsdp": 8} say, by the axes of `mesh` in
-        a config; one device if not given, whatever it was trained on. A model of Hugging Face is
+      say: Receives a line about each skipped checkpoint.
+      allow: Modules of the run's own classes that may be imported; without them such a run
+        is refused, and nothing of it is executed.
+      mesh: Devices over which parameters are spread, e.g. {"fsdp": 8}, by the axes of `mesh` in
+        a config; one device if None, whatever it was trained on. A Hugging Face model is
         spread once it is loaded.
     Returns:
-      The run, ready to apply, with the mean of the weights if it was trained with one.
+      The run, ready to apply, with averaged weights if it was trained with them.
     Raises:
-      InvalidInput: No run, no whole checkpoint, a damaged or foreign one, another tokenizer
-        than the run was trained with, or a mesh of more devices than there are.
+      InvalidInput: There is no run or no whole checkpoint, it is damaged, has another tokenizer
+        than the run, or the mesh has more devices than there are.
     """
     if is_of_huggingface(workdir):
         run = _run_of_huggingface(workdir)
@@ -178,15 +178,15 @@ def _over(
 
 
 def refuse_unlike(run: Run, task: Any, source: str) -> None:
-    """Raises InvalidInput where a model was not made for data of these classes, tokens or sizes.
+    """Raises InvalidInput if a model does not fit data with these classes, tokens or sizes.
 
     Args:
-      run: Of the model.
-      task: Of the data.
-      source: Its name, for messages.
+      run: Run of the model.
+      task: The data.
+      source: Name of the data, for messages.
     """
     if run.tokenizer is None and task.tokenizer is not None:
-        raise InvalidInput("this run reads no text: it has no tokenizer.json")
+        raise InvalidInput("this run has no tokenizer.json: the model reads no text")
     both = [holder.tokenizer for holder in (run, task) if holder.tokenizer is not None]
     if len({fingerprint(tokenizer) for tokenizer in both}) > 1:
         raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")

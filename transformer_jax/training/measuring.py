@@ -1,7 +1,7 @@
-"""The metrics of a run beside the scores of its evaluation: see transformer_jax/metrics.py.
+"""Metrics of a run besides the scores of its evaluation: see transformer_jax/metrics.py.
 
-They are computed apart from the evaluation, so that which ones are asked for changes none of its
-bits, and a run that ended before gets the same ones from its checkpoint.
+They are computed separately from the evaluation, so the choice of metrics changes none of its
+bits, and finished runs get the same metrics from their checkpoints.
 """
 
 import functools
@@ -35,11 +35,11 @@ class Measured(NamedTuple):
     """Inputs of metrics after a split was evaluated.
 
     Attributes:
-      run: The model as it is.
+      run: The current model.
       task: Its data.
       split: Validation or test.
-      evaluation: Of the split, at the end with scores of what the model wrote.
-      curve: Rows so far, see curve_of; None: training goes on.
+      evaluation: Evaluation of the split, at the end with scores of generated output.
+      curve: Rows so far, see curve_of, or None while training continues.
     """
 
     run: "Run"
@@ -52,14 +52,14 @@ class Measured(NamedTuple):
 def score_split(
     run: "Run", task: Task, score: Callable[[Any, Batch], Sums], split: str, at_end: bool
 ) -> Evaluation:
-    """Returns the scores that every run of a task has, of a whole split.
+    """Returns the scores that every run of a task has, for a whole split.
 
     Args:
-      run: The model as it is.
+      run: The current model.
       task: Its data.
-      score: From make_score.
+      score: Result of make_score.
       split: Validation or test.
-      at_end: Whether to have the model write, where its task scores that.
+      at_end: Whether the model generates output, if its task scores that.
     """
     config = run.config
     scored = evaluate(score, run.params, task, split, config.evaluation.batch_size)
@@ -81,17 +81,17 @@ def measured(
     tell: Callable[[str], None] | None = None,
     again: bool = False,
 ) -> dict[str, float | None]:
-    """Returns the values of some metrics, as far as it is time for them.
+    """Returns the values of those metrics that are due.
 
     Args:
-      names: Rows of METRICS, or MODULE:NAME.
-      at: What they are of.
+      names: Entries of METRICS, or MODULE:NAME.
+      at: Their inputs.
       allow: Modules that may be imported.
-      tell: Takes what went wrong with a metric of the user's own, which is then None: a run that
-        has come to its end is not lost for it. None: it is raised.
-      again: Whether to measure also what the evaluation has already.
+      tell: Receives errors of user-defined metrics, which are then None, so that a finished run
+        is not lost. If None, errors are raised.
+      again: Whether to also compute metrics that the evaluation already has.
     Raises:
-      InvalidInput: A metric of the user's own failed, or gave no number; the text tells.
+      InvalidInput: A user-defined metric failed, or returned no number.
     """
     functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in names}
     parameters = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
@@ -128,10 +128,10 @@ def measured(
 def try_metrics(
     run: "Run", task: Task, score: Callable[[Any, Batch], Sums], allow: Collection[str]
 ) -> None:
-    """Tries the user's own metrics on one batch, those that are measured while a run goes on.
+    """Tries user-defined metrics on one batch, those that are measured during training.
 
     Raises:
-      InvalidInput: One of them failed, or gave no number; the text tells.
+      InvalidInput: One of them failed, or returned no number.
     """
     own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
     some: Any = _FirstBatch(task)
@@ -152,7 +152,7 @@ def _wanted(name: str, allow: Collection[str]) -> set[str]:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is one real number, of jax's types too."""
+    """Returns whether a value is one real number, including jax's types."""
     dtype = np.asarray(value).dtype
     return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
 
@@ -164,7 +164,7 @@ def _number(value: Any) -> float:
 
 
 class _FirstBatch:
-    """A task of which a split is one batch."""
+    """A task in which each split is one batch."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -180,7 +180,7 @@ class _FirstBatch:
 
 
 def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[str, Any]:
-    """Returns what evaluation.json holds of the final evaluation of each split."""
+    """Returns the content of evaluation.json for the final evaluation of each split."""
     stored: dict[str, Any] = {
         split: {**e.means, "protocol": e.protocol} for split, e in scored.items()
     }
@@ -188,7 +188,7 @@ def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[st
 
 
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
-    """Returns what is kept of metrics beside their values: so that judging imports nothing."""
+    """Returns facts about metrics to be stored, so that judging imports nothing."""
     return {
         name: {
             **metric_facts(name)._asdict(),
@@ -199,11 +199,11 @@ def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
 
 
 def results_of(row: Mapping[str, Any], target: str) -> str:
-    """Returns the scores of both splits in words, one line for each.
+    """Describes the scores of both splits, one line each.
 
     Args:
-      row: The last one of metrics.jsonl.
-      target: What a loss is the mean over.
+      row: Last row of metrics.jsonl.
+      target: Unit that a loss is the mean over.
     """
     names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
     size, lines = max(13, *map(len, names)), []
@@ -223,14 +223,14 @@ def results_of(row: Mapping[str, Any], target: str) -> str:
 def curve_of(
     rows: Sequence[Mapping[str, Any]], counted: str, per_update: int, operations: float, alone: bool
 ) -> list[dict[str, Any]]:
-    """Returns rows of metrics.jsonl with what training had cost by then.
+    """Returns rows of metrics.jsonl with the cost of training so far.
 
     Args:
-      rows: Of metrics.jsonl.
-      counted: What data is counted in, "tokens" say.
-      per_update: How many of these an update sees.
-      operations: Of an update.
-      alone: Whether its times are the run's own.
+      rows: Rows of metrics.jsonl.
+      counted: Unit of the data, e.g. "tokens".
+      per_update: Number of units per update.
+      operations: Operations of an update.
+      alone: Whether its times are of this run alone.
     """
     curve, before, seconds = [], 0, 0.0
     # Where evaluations come before the first row with a time, that one is the best guess.
@@ -249,7 +249,7 @@ def curve_of(
 def _sums_by_example(
     model: Any, sharding: "Sharding | None", function: Callable
 ) -> Callable[[Any, Any], tuple]:
-    """Compiled: parameters and a batch -> what a metric gives, each of it [B, ...]."""
+    """Returns a compiled function from parameters and a batch to a metric's values, [B, ...]."""
     wanted = [name for name in inspect.signature(function).parameters if name in _ON_DEVICE]
 
     def sums(params: Any, batch: Any) -> tuple:

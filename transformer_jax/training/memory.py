@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def host_memory() -> int:
-    """Returns the memory that this process may use, bytes: the machine's, container's or job's."""
+    """Returns the memory in bytes that this process may use, by machine, container or job."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _limits_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")):
         with contextlib.suppress(OSError, ValueError):  # "max", or another system
@@ -26,9 +26,9 @@ def host_memory() -> int:
 
 
 def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
-    """Files of the memory limits of this process's control groups and of those around them.
+    """Returns files of the memory limits of this process's control groups and enclosing ones.
 
-    A container sees its own group as the root; a job of Slurm or systemd has one further in.
+    A container sees its own group as the root; a Slurm or systemd job has another one inside.
     """
     yield from (root / "memory.max", root / "memory" / "memory.limit_in_bytes")
     with contextlib.suppress(OSError):  # another system
@@ -43,7 +43,7 @@ def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
 
 
 def device_memory(device: Any) -> int | None:
-    """Returns how many bytes programs may use on a device; None where it does not tell."""
+    """Returns the bytes that programs may use on a device, or None if it does not say."""
     if device.platform == "cpu":
         return host_memory() // jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")
@@ -59,11 +59,11 @@ def laid_out_bytes(compiled: Any) -> int:
 
 
 def peak_bytes(compiled: Any, platform: str) -> int:
-    """Returns what a compiled program needs at the worst moment.
+    """Returns the peak memory of a compiled program in bytes.
 
     Args:
       compiled: The program.
-      platform: That it is for: cpu, gpu or tpu.
+      platform: Its target: cpu, gpu or tpu.
     """
     if platform == "cpu":  # whose peak leaves temporaries out
         return laid_out_bytes(compiled)
@@ -72,9 +72,9 @@ def peak_bytes(compiled: Any, platform: str) -> int:
 
 
 def bytes_refused(error: Exception) -> int | None:
-    """Returns the bytes of main memory that a compiler wanted when it refused.
+    """Returns the bytes of main memory that a compiler asked for when it failed.
 
-    0 if it did not say how many; None if it refused something else.
+    0 if it did not say how many; None if it failed for another reason.
     """
     reason = str(error)
     if "RESOURCE_EXHAUSTED" not in reason or re.search("vmem|smem|Shared memory", reason):
@@ -87,11 +87,11 @@ def bytes_refused(error: Exception) -> int | None:
 
 
 def refuse_large_state(template: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput where parameters, optimizer and gradients alone are too large.
+    """Raises InvalidInput if parameters, optimizer and gradients alone are too large.
 
     Args:
       template: Shapes of the state.
-      config: whole.
+      config: The whole config.
     """
     device, needed = jax.local_devices()[0], nbytes(template) + nbytes(template.params)
     has = device_memory(device)
@@ -105,10 +105,10 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def refusal_explained(config: ConfigDict) -> Generator[None]:
-    """Raises InvalidInput, with what would help, where a compiler refuses for want of memory.
+    """Raises InvalidInput with remedies if a compiler fails for lack of memory.
 
     Args:
-      config: Of the step that is compiled.
+      config: Config of the compiled step.
     """
     try:
         yield
@@ -122,7 +122,7 @@ def refusal_explained(config: ConfigDict) -> Generator[None]:
 
 
 def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
-    """Raises InvalidInput where a step of a config needs more bytes than the device has."""
+    """Raises InvalidInput if a config's step needs more bytes than the device has."""
     has = device_memory(jax.local_devices()[0])
     if has is not None and needed > has:
         from transformer_jax.training.remedies import too_large
@@ -131,7 +131,7 @@ def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
 
 
 def nbytes(tree: Any) -> int:
-    """Returns the bytes of a tree of arrays, or of their shapes, that one device holds."""
+    """Returns the bytes of a tree of arrays, or of their shapes, on one device."""
     return sum(math.prod(_held(leaf)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

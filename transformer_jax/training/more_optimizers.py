@@ -1,4 +1,4 @@
-"""Optimizers that are chosen less often; imported when they are."""
+"""Less common optimizers, imported when they are chosen."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ def adafactor(
     clip: Positive = 1.0,
     scale_by_parameters: Switch = False,
 ) -> Transformation:
-    """Second moments as rows times columns (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
+    """Factored second moments (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
 
-    Of arrays with two axes of 128 or more; those of narrower ones are kept whole.
+    Factored for arrays with two axes of 128 or more; smaller ones are kept whole.
 
     Args:
-      parts: What stands around the rule.
-      decay_rate: Exponent with which older moments fade.
+      parts: See UpdateParts.
+      decay_rate: Exponent with which older moments decay.
       clip: Largest root mean square of an update.
       scale_by_parameters: Whether updates are relative to the size of the parameters, as in the
         paper; then the rate should be higher.
@@ -45,19 +45,19 @@ def muon(
     b1: TracedShare = 0.9,
     b2: TracedShare = 0.99,
 ) -> Transformation:
-    """Orthogonalised momentum for the blocks' kernels, AdamW for all else.
+    """Orthogonalised momentum for the blocks' kernels, AdamW for everything else.
 
     Jordan et al. 2024, kellerjordan.github.io/posts/muon; updates are scaled to the size of
     AdamW's, 0.2 sqrt(max(inputs, outputs)), so that one learning rate serves both (Liu et al.
-    2025, arXiv:2502.16982, section 2.2). Which axes are a matrix goes by the parameter's name, so
-    kernels of experts, stacked in front, are taken one by one.
+    2025, arXiv:2502.16982, section 2.2). The parameter's name decides which axes are a matrix, so
+    stacked kernels of experts are treated one by one.
 
     Args:
-      parts: What stands around the rule.
+      parts: See UpdateParts.
       beta: Decay of the momentum.
-      nesterov: Whether the momentum looks ahead.
-      b1: Of AdamW, for embeddings, norms, biases and what is outside the blocks.
-      b2: Of AdamW.
+      nesterov: Whether to use Nesterov momentum.
+      b1: AdamW's, for embeddings, norms, biases and parameters outside the blocks.
+      b2: AdamW's.
     """
 
     def matrices(params: Any) -> Any:
@@ -84,16 +84,16 @@ def muon(
 def schedule_free(
     parts: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
 ) -> Transformation:
-    """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
+    """AdamW whose evaluated weights are a running mean, instead of a decaying learning rate.
 
     Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Goes with the schedules `constant` and
-    `warmup_constant`. Models are evaluated, shown and loaded with the mean.
+    `warmup_constant`. Models are evaluated and loaded with the mean.
 
     Args:
       parts: See UpdateParts.
-      b1: How much gradients are taken at the mean; it is a part of the state.
-      b2: Decay of the mean of squares a step.
-      eps: Added to its root.
+      b1: Weight of the mean in the point where gradients are taken; part of the state.
+      b2: Decay per step of the mean of squared gradients.
+      eps: Added to the square root of the second moment, for numerical stability.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
     # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.

@@ -1,4 +1,4 @@
-"""A model of Hugging Face as a config: the options that make it, and where its weights are."""
+"""A Hugging Face model as a config: its options and the place of its weights."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,16 +19,16 @@ _ROWS = 8  # texts that are scored at once: their logits have a large vocabulary
 
 
 def config_from_huggingface(source: str | Path) -> ConfigDict:
-    """Returns a config whose training starts from a model of Hugging Face.
+    """Returns a config whose training starts from a Hugging Face model.
 
-    Its `model` section, tokenizer, task and initial weights are the model's; every other option has
-    its default. It is what get_config() of a config file may return, changed or not.
+    Its `model` section, tokenizer, task and initial weights are the model's; other options have
+    their defaults. get_config() of a config file may return it, changed or not.
 
     Args:
       source: A folder with config.json and model.safetensors, or a repository of the hub,
         OWNER/NAME.
     Raises:
-      InvalidInput: No such folder, another architecture, or an option that our models lack.
+      InvalidInput: There is no such folder, or it has an unsupported architecture or option.
     """
     # Here, so that whoever reads a config does not wait for jax.
     from transformer_jax.interop.huggingface import model_of
@@ -51,9 +51,9 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
 
 
 def config_to_use(source: str | Path) -> ConfigDict:
-    """Returns config_from_huggingface for a model that is used as it is, and not trained on.
+    """Returns config_from_huggingface for a model that is used without training.
 
-    Texts may be longer than those that training begins with, and few are read at once.
+    Texts may be longer than in training, and few are read at once.
     """
     config = config_from_huggingface(source)
     longest = min(_LONGEST, config.model.max_length)
@@ -61,12 +61,12 @@ def config_to_use(source: str | Path) -> ConfigDict:
 
 
 def options_of_model(model: Any) -> dict[str, Any]:
-    """Returns the options of a config that make a model like this one: full key -> value.
+    """Returns the config options of a model: full key -> value.
 
-    What the data decides (vocab_size, num_classes, image_shape) is none of them.
+    Excludes sizes that the data determines (vocab_size, num_classes, image_shape).
 
     Args:
-      model: Of a class in MODELS, all its rows by their names.
+      model: A model of a class in MODELS whose variants are all entries of tables.
     """
     from transformer_jax.models import MODELS
 
@@ -99,7 +99,7 @@ def options_of_model(model: Any) -> dict[str, Any]:
 
 
 class FolderAsConfig(ConfigFile):
-    """A model of theirs where a config file is expected: `train --config=smollm2/weights`."""
+    """A Hugging Face model in place of a config file: `train --config=smollm2/weights`."""
 
     module: Any
 

@@ -44,7 +44,7 @@ def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
 
 
 def too_large(needed: int, has: int | None, config: ConfigDict) -> InvalidInput:
-    """The error that says what a step needs, what there is, and what would help."""
+    """Returns the error that a step does not fit: what it needs, what there is, and remedies."""
     device, helps = jax.local_devices()[0], remedies_for(config).values()
     needs = f"{needed / _GIB:.1f} GiB" if needed else "more memory than there is"
     available = f", this {device.device_kind} has {has / _GIB:.1f}" if has is not None else ""

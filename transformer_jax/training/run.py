@@ -1,4 +1,4 @@
-"""A trained model with all that it needs, to be used: text, probabilities, classes."""
+"""A trained model, ready to use: text, probabilities, classes."""
 
 import dataclasses
 import functools
@@ -88,7 +88,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        """The same in a notebook, with what its config changes."""
+        """The same in a notebook, with the options that its config changes."""
         changes = stated(configs.flatten(self.config))
         return html_table(repr(self), ("option", "value"), changes.items())
 
@@ -152,7 +152,7 @@ class Run:
     ) -> Iterator[str]:
         """Yields the continuation of `sample` piece by piece, while it is drawn.
 
-        A character of several tokens comes whole, and nothing is drawn after a stop string.
+        A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), ends_of(stop)
@@ -180,7 +180,7 @@ class Run:
                 return
 
     def _continuation(self, prompt: str, drawn: list[int]) -> str:
-        """The text of new tokens; a first word of theirs may have a space only behind others."""
+        """Returns the text of new tokens; a first word has a space only after other words."""
         tokenizer = self._tokenizer_for("language_modelling")
         if not isinstance(tokenizer, HuggingFaceTokenizer):
             return tokenizer.decode(drawn)
@@ -189,7 +189,7 @@ class Run:
         return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(drawn)
 
     def log_probabilities(self, text: str) -> np.ndarray:
-        """Returns the log-probability of each token of a text but the first, given those before it.
+        """Returns the log-probability of each token of a text after the first, given those before.
 
         Args:
           text: Text of 2 to model.max_length + 1 tokens.
@@ -213,7 +213,7 @@ class Run:
 
         Args:
           prompt: Text, not empty.
-          choices: N continuations, each tokenized by itself.
+          choices: N continuations, each tokenized separately.
 
         Returns:
           [N] float32, in nats: sums over the tokens of each choice.
@@ -224,11 +224,11 @@ class Run:
         tokenizer = self._tokenizer_for("language_modelling")
         begun, sums = np.asarray(tokenizer.encode(prompt)), []
         if not len(begun):
-            raise InvalidInput("prompt: expected a text that is not empty")
+            raise InvalidInput("prompt: expected a non-empty text")
         for choice in _several(choices):
             tokens_of_choice = np.asarray(tokenizer.encode(choice))
             if not len(tokens_of_choice):
-                raise InvalidInput("choices: expected texts that are not empty")
+                raise InvalidInput("choices: expected non-empty texts")
             log_probs = self._log_probabilities_of(np.concatenate([begun, tokens_of_choice]))
             sums.append(log_probs[-len(tokens_of_choice) :].sum())
         return np.asarray(sums)
@@ -282,11 +282,11 @@ class Run:
 
     @property
     def target_begin(self) -> tuple[int, ...]:
-        """The tokens that what is written after a source begins with."""
+        """The first tokens of a target."""
         return self.begins or (special_tokens(self._tokenizer_for("translation")).begin,)
 
     def source_tokens(self, sentence: str) -> list[int]:
-        """Returns a sentence to translate as the model reads it, special tokens included."""
+        """Returns a sentence to translate as the model's input, special tokens included."""
         tokenizer = self._tokenizer_for("translation")
         if self.begins and isinstance(tokenizer, HuggingFaceTokenizer):
             return tokenizer.encode_whole(sentence)
@@ -340,10 +340,10 @@ class Run:
         return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
 
     def _tokenizer_for(self, task: str) -> Tokenizer:
-        """The tokenizer, if the model was trained on this task."""
+        """Returns the tokenizer if the model was trained on this task, else raises InvalidInput."""
         is_task = self.config.data.task == task or is_user_defined(self.config.data.task)
         if is_task and self.tokenizer is None:
-            raise InvalidInput("this run reads no text: it has no tokenizer.json")
+            raise InvalidInput("this run has no tokenizer.json, so it does not take text")
         if not is_task or self.tokenizer is None:
             raise InvalidInput(
                 f"this run's data.task is {self.config.data.task}; expected {task} for this"
@@ -352,7 +352,7 @@ class Run:
 
     @staticmethod
     def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
-        """Applies a function to rows of inputs, so many at once, all of one shape."""
+        """Applies a function to rows of inputs in batches of one shape."""
         count = len(next(iter(inputs.values())))
         results = []
         for first in range(0, count, _ROWS_AT_ONCE):
@@ -364,7 +364,7 @@ class Run:
 
 @functools.lru_cache(maxsize=32)
 def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
-    """Returns a compiled function: parameters, inputs -> whole logits; equal models share it."""
+    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
     apply = jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
     return lambda params, inputs: whole(apply(params, inputs))
 
@@ -376,7 +376,7 @@ def _key_of(seed: int) -> jax.Array:
 
 
 def _several(texts: Iterable[Any]) -> list[Any]:
-    """Refuses one text where several are expected, which would be read letter by letter."""
+    """Returns the texts as a list; rejects one string, which would be split into characters."""
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text")
     texts = list(texts)
@@ -386,10 +386,12 @@ def _several(texts: Iterable[Any]) -> list[Any]:
 
 
 def _numbers(results: Any) -> np.ndarray:
-    """Refuses what a model with NaN in it gives: NaN logits, and -1 for a token."""
+    """Returns the results as numpy; raises InvalidInput for NaN logits, and for -1 as a token."""
     results = np.asarray(whole(results))
     if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
-        raise InvalidInput("the model's logits are NaN: its parameters are broken")
+        raise InvalidInput(
+            "the model's logits are NaN: its parameters or one of its components are not finite"
+        )
     return results
 
 

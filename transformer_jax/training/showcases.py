@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 class GenerationScores(NamedTuple):
-    """Scores of generated output by name, and how they were taken."""
+    """Scores of generated output by name, with how they were computed."""
 
     means: dict[str, float]
     protocol: dict[str, Any]
@@ -59,9 +59,9 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
 
 
 def streams_of(references: list[list[str]]) -> Any:
-    """Returns each sentence's references, [N][any number], as sacrebleu takes them.
+    """Returns each sentence's references, [N][any number], in sacrebleu's layout.
 
-    None fills up; an empty text would be the closest in length to a short hypothesis.
+    None pads them; an empty text would count as the closest in length to a short hypothesis.
     """
     most = max(len(texts) for texts in references)
     return [
@@ -72,7 +72,7 @@ def streams_of(references: list[list[str]]) -> Any:
 
 @functools.lru_cache(maxsize=32)
 def _writes_answers(model: Any) -> Callable[..., Any]:
-    """Compiled: parameters and a batch -> the tokens [B, L + 1] with the model's own answers."""
+    """Returns a compiled function from parameters and a batch to tokens [B, L + 1] with answers."""
 
     def write(params: Any, batch: Any) -> jax.Array:
         tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
@@ -84,9 +84,9 @@ def _writes_answers(model: Any) -> Callable[..., Any]:
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
-    """Returns the share of right answers if the model reads its own earlier answers.
+    """Returns the fraction of right answers if the model reads its own earlier answers.
 
-    Nothing is scored where chance decides the answer.
+    Answers that chance decides are not scored.
     """
     if task.language.floor:
         return GenerationScores({}, {})
@@ -196,7 +196,7 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 def _glue(run: Run) -> str:
-    """Returns a space if the tokens are words, which hold none."""
+    """Returns a space if the tokens are words, which contain none."""
     is_theirs = isinstance(run.tokenizer, HuggingFaceTokenizer)
     holds_none = run.tokenizer is not None and run.tokenizer.token_bytes is None
     return " " if holds_none and not is_theirs else ""
@@ -235,7 +235,7 @@ def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 class Writing(NamedTuple):
-    """A function (parameters, example) that a model writes by, and an example."""
+    """A generating function (parameters, example) of a model, with an example."""
 
     function: Callable[[Any, Any], jax.Array]
     example: Any
@@ -260,7 +260,7 @@ def writing_of_translations(model: Any, task: "Translation") -> Writing:
 
 
 class Demonstration(NamedTuple):
-    """The samples and scores that the models of a task can show.
+    """Samples and scores that models of a task can show.
 
     Attributes:
       show: (run, task) -> text, for the end of training.

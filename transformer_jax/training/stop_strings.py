@@ -13,7 +13,7 @@ def ends_of(stop: str | Sequence[str]) -> list[str]:
     """
     ends = [stop] if isinstance(stop, str) else list(stop)
     if "" in ends:
-        raise InvalidInput("stop: expected strings that are not empty")
+        raise InvalidInput("stop: expected non-empty strings")
     return ends
 
 
@@ -23,7 +23,7 @@ def text_before(text: str, ends: Iterable[str]) -> str:
 
 
 def sure_length(text: str, ends: Iterable[str]) -> int:
-    """Returns how much of a text stays as it goes on: no half character or stop string."""
+    """Returns the length of the final part of a text: whole characters, no stop string."""
     whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
     begun = [n for end in ends for n in range(1, len(end)) if whole.endswith(end[:n])]
     return len(whole) - max(begun, default=0)

@@ -50,7 +50,7 @@ _TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1, "output_bias/bias": 0, "logits
 
 
 class Start(NamedTuple):
-    """Parameters to start with, and what there is to say about them."""
+    """Initial parameters, and lines to report about them."""
 
     params: Any
     remarks: list[str]
@@ -66,11 +66,11 @@ def start_from(
     """Replaces freshly drawn parameters by those that a config names.
 
     Args:
-      model: Whose parameters they are.
-      params: Freshly drawn.
-      initial: The config's section.
-      tokenizer: Of the task.
-      allow: Modules that a run which the weights are of may have imported.
+      model: The model.
+      params: Freshly drawn parameters.
+      initial: Section `initial` of the config.
+      tokenizer: Tokenizer of the task.
+      allow: Modules that the run with the weights may import.
     Raises:
       InvalidInput: Weights or vectors cannot be read, or do not fit.
     """
@@ -87,10 +87,10 @@ def start_from(
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Takes every array of the same path; refuses other shapes, and models that compute otherwise.
+    """Returns arrays with equal paths; refuses other shapes and models that compute differently.
 
-    Arrays of the same shapes may belong to other computations: four heads or two, norms before or
-    after. So the fields that no shape shows have to be the same.
+    Arrays of equal shapes may belong to different computations: four heads or two, norms before or
+    after. So fields that do not show in shapes must be equal too.
     """
     their_model, their_params = _read_weights(path, tokenizer, allow)
     different = _different(their_model, model)
@@ -147,7 +147,7 @@ def _from_weights(
 def _without_spare_rows(
     own: Mapping[str, Any], given: Mapping[str, Any], path: str, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    """Tables cut to as many rows as the tokenizer has tokens; many models have some more."""
+    """Returns tables cut to the number of the tokenizer's tokens; many models have some more."""
     fits = {}
     for name, axis in _TOKEN_AXES.items():
         if name in own and name in given and own[name].shape[axis] < given[name].shape[axis]:
@@ -161,7 +161,7 @@ def _without_spare_rows(
 
 
 def _refuse_other_tokens(path: str, tokenizer: Tokenizer | None) -> None:
-    """Rows of a table are of the tokens of its own tokenizer, however many another one has."""
+    """Raises InvalidInput if the stored model has another tokenizer."""
     if tokenizer is None or not is_of_huggingface(path):
         return
     file = folder_of(path) / "tokenizer.json"
@@ -176,20 +176,20 @@ def _refuse_other_tokens(path: str, tokenizer: Tokenizer | None) -> None:
 
 
 def _halves_of_modules(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Arrays, biases say, that a module would lose of which other arrays are taken."""
+    """Returns arrays (e.g. biases) of modules that are loaded only in part."""
     taken = {name.rpartition("/")[0] for name in own if name in given} - {""}
     return [name for name in given if name not in own and name.rpartition("/")[0] in taken]
 
 
 def _is_same(their_model: Any, our_model: Any) -> bool:
-    """Equal, or numbers that differ by less than float32 holds: a file may have rounded them."""
+    """Returns whether values are equal, or differ by float32 rounding, e.g. of a file."""
     if isinstance(their_model, float) and isinstance(our_model, float):
         return math.isclose(their_model, our_model, rel_tol=1e-6)
     return their_model == our_model
 
 
 def _different(their_model: Any, our_model: Any) -> list[str]:
-    """Lines about what two models compute otherwise; the first block of layers that differ."""
+    """Returns lines about differing computations; for layers that differ, the first block."""
     patterns = [model.options.layers for model in (their_model, our_model) if _has_blocks(model)]
     if len(patterns) < 2 or not any(patterns):
         return _different_fields(their_model, our_model)
@@ -202,7 +202,7 @@ def _different(their_model: Any, our_model: Any) -> list[str]:
 
 
 def _has_blocks(model: Any) -> bool:
-    """Recurrent models have none."""
+    """Returns whether the model has blocks; recurrent models have none."""
     return hasattr(model, "options")
 
 
@@ -235,7 +235,7 @@ def _unseen_in_shapes(model: Any) -> dict[str, Any]:
 def _read_weights(
     path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, Any]:
-    """The model that the weights belong to, and its parameters."""
+    """Returns the model that the weights belong to, and its parameters."""
     if not (Path(path) / "checkpoints").is_dir():
         from transformer_jax.interop import from_huggingface
 
@@ -250,7 +250,7 @@ def _read_weights(
 
 
 def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
-    """Writes vectors into the rows of the embedding whose word the file holds."""
+    """Writes word vectors into the embedding's rows of words that the file has."""
     own = by_path(params)
     if _EMBEDDING not in own or tokenizer is None:
         raise InvalidInput(f"initial.word_vectors={path}: the model has no token embedding")
@@ -269,16 +269,16 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
 
 
 def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.ndarray]:
-    """Reads word2vec's text format: a word and its numbers on each line, maybe sizes on the first.
+    """Reads word2vec's text format: a word and its numbers per line, possibly sizes on the first.
 
     Args:
-      path: Of the file (.gz too).
-      wanted: Words; others are passed over.
-      width: Numbers that a vector has to have.
+      path: Path of the file (.gz too).
+      wanted: Words to read.
+      width: Required length of a vector.
     Returns:
       word -> [width] float32.
     Raises:
-      InvalidInput: A line is not a word and `width` finite numbers; the text names it.
+      InvalidInput: A line is not a word and `width` finite numbers; the message names it.
     """
     if not path.is_file():
         raise InvalidInput(f"initial.word_vectors={path}: no such file")
@@ -304,7 +304,7 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
 
 
 def _in_place_of(own: Any, given: Any) -> Any:
-    """An array that lies where another lies: on one device, or in parts on several."""
+    """Returns an array with the placement of another: on one device, or in parts on several."""
     array = jnp.asarray(given, own.dtype)
     sharding = getattr(own, "sharding", None)
     is_spread = sharding is not None and len(sharding.device_set) > 1

@@ -90,7 +90,7 @@ def mix(
     texts = {first.stream.name: first}
     for source in others:
         if source in texts or len(others) < len(mixture):
-            raise InvalidInput(f"data.mixture={','.join(mixture)}: a source stands twice")
+            raise InvalidInput(f"data.mixture={','.join(mixture)}: a source occurs twice")
         try:
             text = load_text(source, first.tokenizer, document_separator=document_separator)
         except InvalidInput as error:
