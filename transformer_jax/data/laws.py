@@ -93,7 +93,7 @@ def padding_has_no_weight(task: Task) -> None:
 
 
 def disjoint_splits(task: Task) -> None:
-    """No example that is evaluated is trained on, or stands in the other evaluated split."""
+    """No evaluated example is trained on, or in the other evaluated split."""
     held = {
         split: {row for batch in task.evaluation_batches(split, 64) for row in rows_of_batch(batch)}
         for split in SPLITS[1:]
@@ -127,7 +127,7 @@ def predicts_its_inputs(batch: Batch) -> bool:
 
 
 def _some_batches(task: Task) -> Iterator[tuple[str, Batch]]:
-    """Batches of training, and the first and the last of each evaluated split, with a name."""
+    """Yields batches of training, and the first and last of each evaluated split, with names."""
     for step in _STEPS:
         yield f"training batch {step}", task.batch(0, step)
     for split in SPLITS[1:]:

@@ -1,4 +1,4 @@
-"""Counts instead of gradients: the baseline that every language model has to beat."""
+"""N-gram models, the baseline that every language model has to beat."""
 
 import dataclasses
 
@@ -11,16 +11,16 @@ NOTHING = -1  # stands where a text or a window has not begun
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """Counts of the n-grams of one length; a context is known by a number, below C.
+    """Counts of the n-grams of one length; contexts are numbered from 0 to C - 1.
 
     Attributes:
       contexts: Codes of the contexts, ascending, [C]: first token and number of the rest.
       grams: Codes of the n-grams, ascending: number of the context and last token.
-      counts: Of each n-gram; of shorter ones than the longest, in how many ways they are continued
-        to the left.
+      counts: Count of each n-gram; for shorter ones than the longest, the number of their
+        continuations to the left.
       totals: Sum of the counts after each context, [C].
-      kinds: Different tokens after each context, [C].
-      discount: What is taken off each count.
+      kinds: Number of different tokens after each context, [C].
+      discount: Discount of each count.
     """
 
     contexts: np.ndarray
@@ -36,9 +36,9 @@ class NGrams:
     """Interpolated Kneser–Ney: Kneser and Ney 1995; Chen and Goodman 1999, section 2.7.
 
     p(w | h) = max(c(h w) - D, 0) / c(h) + D N(h) / c(h) * p(w | h'), h' being h without its first
-    token, N(h) the number of different tokens after h; shorter n-grams are counted by the different
-    tokens before them; below one token stands 1 / V. D = n1 / (n1 + 2 n2) of each order (Ney et al.
-    1994), n1 and n2 being how many n-grams were counted once and twice; 1/2 where none was once.
+    token, and N(h) the number of different tokens after h; shorter n-grams are counted by different
+    tokens before them; the lowest order is 1 / V. D = n1 / (n1 + 2 n2) for each order (Ney et al.
+    1994), n1 and n2 being how many n-grams were counted once and twice; 1/2 if n1 is 0.
 
     Attributes:
       vocab_size: Tokens, V.
@@ -50,11 +50,11 @@ class NGrams:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, vocab_size: int) -> "list[NGrams]":
-        """Counts targets and what stands before each; returns a model of each order that there is.
+        """Counts targets and their contexts; returns a model with all available orders.
 
         Args:
-          rows: [N, order] int: each target last, before it its context, nearest last; NOTHING where
-            nothing stands.
+          rows: [N, order] int: each target last, after its context, nearest last; NOTHING for
+            missing tokens.
           vocab_size: V.
         """
         count, order = rows.shape
@@ -86,11 +86,11 @@ class NGrams:
         return models
 
     def log_probabilities(self, contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns log p(target | context) by all orders up to one more than the context is long.
+        """Returns log p(target | context) by all orders up to the context's length plus one.
 
         Args:
-          contexts: [..., C] int, the tokens before, nearest last; more than needed are not read,
-            nor what stands before NOTHING.
+          contexts: Tokens before, [..., C] int, nearest last; more than needed, and tokens before
+            NOTHING, are ignored.
           targets: [...] int.
         Returns:
           [...] nats, negative.
@@ -113,7 +113,7 @@ class NGrams:
 
 
 def rows_before(batch: Batch, order: int) -> np.ndarray:
-    """Returns each target after the tokens that a decoder has read: [B, L, order], see of_rows."""
+    """Returns each target after the tokens that a decoder has read, [B, L, order], see of_rows."""
     tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
     padded = np.pad(tokens, ((0, 0), (max(order - 2, 0), 0)), constant_values=NOTHING)
     before = [padded[:, n : n + targets.shape[1]] for n in range(order - 1)]
@@ -132,6 +132,6 @@ def _counted(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The place of each wanted key, and whether it is there."""
+    """Returns the index of each wanted key, and whether it exists."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted

@@ -1,4 +1,4 @@
-"""Order and splits as functions: which examples make a batch, and which are kept for the test."""
+"""Data order and splits as functions: the examples of a batch, and the examples of each split."""
 
 import functools
 from typing import NamedTuple
@@ -11,13 +11,13 @@ _ROUNDS = 8  # of a Feistel network
 
 
 class Part(NamedTuple):
-    """A part of a training split from which a stated share of the examples comes.
+    """A part of a training split with a stated share of the examples.
 
     Attributes:
-      name: Where it comes from.
-      share: Of the examples, to three digits.
+      name: Name of its source.
+      share: Share of the examples, to three digits.
       begin: Its first token.
-      count: Its tokens.
+      count: Its number of tokens.
     """
 
     name: str
@@ -29,25 +29,25 @@ class Part(NamedTuple):
 def example_order(
     seed: int, step: int, batch_size: int, num_examples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which examples make the batch of a step: random access into shuffled epochs.
+    """Returns the examples of a step's batch: random access into shuffled epochs.
 
     Epoch e is a permutation of all examples drawn from (seed, e) alone, and epochs follow each
-    other without a gap, so every example comes exactly once per epoch whatever the batch size; a
-    batch may hold the end of one epoch and the start of the next.
+    other without a gap, so every example occurs exactly once per epoch whatever the batch size; a
+    batch may contain the end of one epoch and the start of the next.
 
     Args:
-      seed: Of the data order.
-      step: Optimizer updates so far.
+      seed: Seed of the data order.
+      step: Number of updates so far.
       batch_size: Examples in the batch, B.
       num_examples: Examples in an epoch.
     Returns:
-      examples [B] int64 and the epoch of each [B] int64.
+      Examples [B] int64 and the epoch of each, [B] int64.
     """
     return _in_epochs(seed, numbers_of_step(step, batch_size), num_examples)
 
 
 def numbers_of_step(step: int, batch_size: int) -> np.ndarray:
-    """Returns which examples a batch has, counted from the first of all, [B] int64."""
+    """Returns the indices of a batch's examples, counted over all epochs, [B] int64."""
     return np.arange(step * batch_size, (step + 1) * batch_size)
 
 
@@ -62,17 +62,17 @@ def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.nd
 
 
 def epoch_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Returns the random numbers that belong to one epoch of one run."""
+    """Returns the random generator of one epoch of a run."""
     return np.random.default_rng(np.random.SeedSequence((seed, epoch)))
 
 
 def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
-    """Returns the random numbers that belong to one step of one run, for one purpose.
+    """Returns the random generator of one step of a run, for one purpose.
 
     Args:
-      seed: Of the data order.
-      step: Optimizer updates so far.
-      purpose: A word; two purposes draw independently.
+      seed: Seed of the data order.
+      step: Number of updates so far.
+      purpose: A word; different purposes draw independently.
     """
     return np.random.default_rng(np.random.SeedSequence((seed, step, *purpose.encode())))
 
@@ -80,17 +80,17 @@ def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
 def window_starts(
     seed: int, step: int, batch_size: int, num_places: int, length: int
 ) -> np.ndarray:
-    """Returns where the windows of a training batch begin.
+    """Returns the first positions of the windows of a training batch.
 
-    An epoch cuts the text into windows on a grid and shuffles them. The grid leaves fewer than
-    2 * length tokens over; its offset is drawn per epoch, so that other tokens are left out each
-    time, and windows begin at other places.
+    An epoch divides the text into windows on a grid and shuffles them. Fewer than 2 * length
+    tokens are left over; the offset of the grid is drawn per epoch, so that other tokens are left
+    out each time, and windows begin at other positions.
 
     Args:
-      seed: Of the data order.
-      step: Optimizer updates so far.
+      seed: Seed of the data order.
+      step: Number of updates so far.
       batch_size: Windows in the batch, B.
-      num_places: Tokens that a window may cover.
+      num_places: Number of tokens in the text.
       length: Tokens in a window.
     Returns:
       [B] int64.
@@ -99,7 +99,7 @@ def window_starts(
 
 
 def starts_of(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
-    """Returns where windows begin, [N] int64, by their running numbers; see window_starts."""
+    """Returns the first positions of windows, [N] int64, by their indices; see window_starts."""
     num_windows = num_places // length - 1  # that fit wherever the grid begins
     windows, epochs = _in_epochs(seed, numbers, num_windows)
     left_over = num_places - num_windows * length
@@ -118,9 +118,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> "np.ndarray | _Shu
 
 
 class _Shuffled:
-    """A permutation that is computed where it is read, of more numbers than memory should hold.
+    """A permutation computed on the fly, for more numbers than fit in memory.
 
-    A Feistel network over the next power of 4, whose results beyond the end go through it again
+    A Feistel network over the next power of 4; results beyond the end go through it again
     (Black and Rogaway 2002, CT-RSA, section 4).
     """
 
@@ -153,13 +153,13 @@ def _scattered(numbers: np.ndarray) -> np.ndarray:
 
 
 def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Cuts indices into batches of one shape; the last is filled with repeats that do not count.
+    """Divides indices into batches of one shape; the last is padded with repeats of weight 0.
 
     Args:
       indices: [N] int.
       batch_size: B.
     Returns:
-      Pairs of indices [B] and counts [B] float32, 0 where an index only fills the batch.
+      Pairs of indices [B] and counts [B] float32, 0 for padding.
     """
     batches = []
     for first in range(0, len(indices), batch_size):

@@ -1,4 +1,4 @@
-"""Tokens that are no text: what fills up a row, and what stands around a text or in its place."""
+"""Special tokens: padding, begin, end and mask."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from transformer_jax.data.tokenizers import Tokenizer
 
 
 class Specials(NamedTuple):
-    """The numbers of tokens that are no text.
+    """Numbers of the special tokens.
 
     Attributes:
-      padding: Fills a row; no model sees it.
-      begin: Stands before a text; BERT's class token.
-      end: Stands after a text; BERT's separator.
-      mask: Stands for a hidden token.
-      vocab_size: Of text and special tokens together.
+      padding: Pads a row; hidden from models.
+      begin: Precedes a text; BERT's class token.
+      end: Follows a text; BERT's separator.
+      mask: Replaces a hidden token.
+      vocab_size: Number of text and special tokens together.
     """
 
     padding: int

@@ -1,4 +1,4 @@
-"""Splits of examples into training, validation and test, by the hash of what an example is."""
+"""Splits of examples into training, validation and test, by a hash of their content."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from transformer_jax.data.order import SPLITS
 def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dict[str, np.ndarray]:
     """Splits examples at random so that examples with the same key stay together.
 
-    A sentence with several translations, or a text that stands twice in a file, is thus in one
-    split alone. A key's place depends on itself and the seed, not on the order of the file, so
-    examples that are added later move no other example to another split.
+    So a sentence with several translations, or a text that occurs twice in a file, is in one
+    split only. A key's split depends on itself and the seed, not on the order of the file, so
+    added examples move no other example to another split.
 
     Args:
-      keys: Of each example.
-      shares: Of the examples in train, validation and test; they sum to 1.
-      seed: Another seed, another split.
+      keys: Key of each example.
+      shares: Fractions of the examples in train, validation and test; they sum to 1.
+      seed: Seed of the split.
     Returns:
-      split -> ascending indices; a share holds up to chance.
+      Split -> ascending indices; fractions hold up to chance.
     """
     places = np.array([place_of(key, seed) for key in keys])
     edges = np.cumsum((0.0, *shares))
@@ -32,6 +32,6 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
 
 
 def place_of(key: str, seed: int) -> float:
-    """Returns a uniform number in [0, 1) that belongs to a key."""
+    """Returns a uniform number in [0, 1) that depends on a key."""
     digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""Tokenizers of byte pairs and of words, and those of others' files."""
+"""Byte-pair and word tokenizers, and tokenizers of Hugging Face."""
 
 import collections
 import json
@@ -25,7 +25,7 @@ class BPETokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "BPETokenizer":
-        """Merges the commonest pairs until there are vocab_size tokens (at least 256)."""
+        """Merges the most common pairs until there are vocab_size tokens (at least 256)."""
         library = tokenizers_library()
         model = library.Tokenizer(library.models.BPE())
         model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -53,7 +53,7 @@ class BPETokenizer:
         return np.array(self._model.encode(text).ids, np.int32)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text; bytes that are no UTF-8 show as the replacement character."""
+        """Returns the text; bytes that are not UTF-8 become the replacement character."""
         return self._model.decode([int(token) for token in tokens], skip_special_tokens=False)
 
 
@@ -74,7 +74,7 @@ def tokenizers_library() -> Any:
 
 
 class WordTokenizer:
-    """One token a word or a punctuation mark, in lower case; the rarer ones are <unknown>.
+    """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
 
     For models that start from word vectors. Decoding joins the words with spaces.
     """
@@ -83,14 +83,14 @@ class WordTokenizer:
     _PATTERN = re.compile(r"\w+|[^\w\s]")
 
     def __init__(self, words: list[str]) -> None:
-        """Takes the vocabulary; the first entry stands for what is not in it."""
+        """Takes the vocabulary; the first entry stands for unknown words."""
         self.words = words
         self.vocab_size = len(words)
         self._numbers = {word: number for number, word in enumerate(words)}
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "WordTokenizer":
-        """Takes the commonest words, vocab_size at most, in that order."""
+        """Takes the most common words in order, at most vocab_size."""
         counts = collections.Counter(word for text in texts for word in cls._split(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(["<unknown>", *ranked[: vocab_size - 1]])
@@ -105,7 +105,7 @@ class WordTokenizer:
         return {"kind": "word", "words": self.words}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns one token a word, [N] int32; 0 for a word that is not known."""
+        """Returns one token per word, [N] int32; 0 for an unknown word."""
         refuse_surrogates(text)
         return np.array([self._numbers.get(word, 0) for word in self._split(text)], np.int32)
 
@@ -122,7 +122,7 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
     """Returns the UTF-8 bytes that each token decodes to, [V] int64, or None if text is lost.
 
     Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes spaces as
-    U+2581 and unknown bytes as <0x0A>. Special tokens stand for no text. WordPiece loses case and
+    U+2581 and unknown bytes as <0x0A>. Special tokens have no bytes. WordPiece loses case and
     spaces.
     """
     state = json.loads(model.to_str())
@@ -145,7 +145,7 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
 
 
 class HuggingFaceTokenizer:
-    """A tokenizer.json of Hugging Face `tokenizers`, as it comes with pretrained weights."""
+    """A tokenizer.json of Hugging Face `tokenizers`, as used by pretrained models."""
 
     def __init__(self, model) -> None:
         """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
@@ -166,10 +166,10 @@ class HuggingFaceTokenizer:
         return {"kind": "huggingface", "model": json.loads(self._model.to_str())}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the tokens, [N] int32, without special ones.
+        """Returns the tokens, [N] int32, without special tokens.
 
         Raises:
-          InvalidInput: A character is in no token; the text names it and its place.
+          InvalidInput: A character is in no token; the message names it and its offset.
         """
         refuse_surrogates(text)
         try:
@@ -178,12 +178,12 @@ class HuggingFaceTokenizer:
             raise InvalidInput(f"text: {self._unknown(text)}") from error
 
     def encode_whole(self, text: str) -> list[int]:
-        """Returns the tokens of a text with the special ones around it that its model reads."""
+        """Returns the tokens of a text with the special tokens that its model expects."""
         self.encode(text)  # refuses what it does not know
         return self._model.encode(text).ids
 
     def _unknown(self, text: str) -> str:
-        """Names the first character that cannot be encoded by itself."""
+        """Returns the first character that cannot be encoded."""
         for offset, symbol in enumerate(text):
             try:
                 self._model.encode(symbol, add_special_tokens=False)
@@ -193,7 +193,7 @@ class HuggingFaceTokenizer:
         return "a part of it is not known to this tokenizer"
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, without special ones."""
+        """Returns the text of tokens, without special tokens."""
         return self._model.decode([int(token) for token in tokens])
 
     @property
@@ -202,6 +202,6 @@ class HuggingFaceTokenizer:
         return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
 
     def number_of(self, *names: str) -> int | None:
-        """Returns the number of the first of these tokens that there is."""
+        """Returns the number of the first of these tokens that exists."""
         found = [self._model.token_to_id(name) for name in names]
         return next((number for number in found if number is not None), None)

@@ -1,8 +1,8 @@
-"""Text to token numbers and back: bytes, characters, byte-pair encoding, words, and others' files.
+"""Tokenizers: bytes, characters, byte-pair encoding, words, and Hugging Face files.
 
-Each tokenizer is a value: made from text, or from the plain JSON that it gives of itself. Bytes,
+A tokenizer is a value, made from text or from its own JSON. Bytes,
 characters and byte pairs are lossless: decode(encode(text)) == text, or encode refuses. Words, and
-tokenizers read from a Hugging Face file, lose what they do not know, and count no bytes.
+some Hugging Face tokenizers, lose information and count no bytes.
 """
 
 import hashlib
@@ -20,18 +20,18 @@ from transformer_jax.options import entry_of
 class Tokenizer(Protocol):
     """Interface of a tokenizer.
 
-    A class of your own, `data.tokenizer=MODULE:NAME`, also has two class methods: `train(texts,
-    vocab_size)` makes one from the text of the training split, `from_json` from what to_json gave.
+    A user-defined class, `data.tokenizer=MODULE:NAME`, also has two class methods: `train(texts,
+    vocab_size)` makes one from the training split's text, `from_json` from the result of to_json.
     """
 
     @property
     def vocab_size(self) -> int:
-        """Tokens, V."""
+        """Number of tokens, V."""
         ...
 
     @property
     def token_bytes(self) -> np.ndarray | None:
-        """UTF-8 bytes that each token stands for, [V] int64; None if that is not known."""
+        """UTF-8 bytes of each token, [V] int64, or None if unknown."""
         ...
 
     def encode(self, text: str) -> np.ndarray:
@@ -43,19 +43,19 @@ class Tokenizer(Protocol):
         ...
 
     def to_json(self) -> dict:
-        """Returns what `from_json` of the same class takes."""
+        """Returns the argument of `from_json`."""
         ...
 
 
 class ByteTokenizer:
-    """One token a byte of UTF-8: 256 tokens, knows every text."""
+    """One token per byte of UTF-8: 256 tokens for every text."""
 
     vocab_size = 256
     token_bytes = np.ones(256, np.int64)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "ByteTokenizer":
-        """Needs no training; takes the arguments that all rows take."""
+        """Needs no training; takes the arguments of every tokenizer."""
         return cls()
 
     @classmethod
@@ -64,7 +64,7 @@ class ByteTokenizer:
         return cls()
 
     def to_json(self) -> dict:
-        """Nothing to remember."""
+        """Has no state."""
         return {"kind": "byte"}
 
     def encode(self, text: str) -> np.ndarray:
@@ -72,12 +72,12 @@ class ByteTokenizer:
         return np.frombuffer(refuse_surrogates(text), np.uint8).astype(np.int32)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text; bytes that are no UTF-8 show as the replacement character."""
+        """Returns the text; bytes that are not UTF-8 become the replacement character."""
         return bytes(int(token) for token in tokens).decode("utf-8", errors="replace")
 
 
 class CharTokenizer:
-    """One token a character (code point) of the text that it was trained on, in sorted order."""
+    """One token per character (code point) of the training text, in sorted order."""
 
     def __init__(self, symbols: str) -> None:
         """Takes the characters of the vocabulary; their order gives the token numbers."""
@@ -90,7 +90,7 @@ class CharTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "CharTokenizer":
-        """Collects the characters of the texts; takes them all, whatever vocab_size is."""
+        """Collects all characters of the texts, whatever vocab_size is."""
         symbols: set[str] = set()
         for text in texts:
             symbols.update(text)
@@ -106,10 +106,10 @@ class CharTokenizer:
         return {"kind": "char", "symbols": "".join(map(chr, self._symbols))}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns one token a character, [N] int32.
+        """Returns one token per character, [N] int32.
 
         Raises:
-          InvalidInput: A character is not in the vocabulary; the text names it and its place.
+          InvalidInput: A character is not in the vocabulary; the message names it and its offset.
         """
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         ordered = self._symbols[self._order]
@@ -165,11 +165,11 @@ def make_tokenizer(
     """Returns the tokenizer that a config names.
 
     Args:
-      choice: A name in TOKENIZERS, which is then trained, or a class of your own; the path of a
+      choice: A name in TOKENIZERS, which is then trained, or a user-defined class; the path of a
         tokenizer.json (a run's, or Hugging Face's) or of its folder; or a tokenizer.
-      texts: Gives the text to train on, that of the training split.
-      vocab_size: Tokens that a trained one shall have at most.
-      whole: Gives all text, where that is more: a tokenizer of characters has to know them all.
+      texts: Function that returns the training text.
+      vocab_size: Largest vocabulary of a trained tokenizer.
+      whole: Function that returns all text, since a character tokenizer must know all characters.
     Raises:
       InvalidInput: No such name or file.
     """
@@ -189,7 +189,7 @@ def make_tokenizer(
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """Returns the sha256 of the tokenizer's JSON, to tell two tokenizers apart."""
+    """Returns the sha256 of the tokenizer's JSON."""
     canonical = json.dumps(tokenizer.to_json(), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -197,7 +197,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 def tokenizer_text(tokenizer: Tokenizer) -> str:
     """Returns a tokenizer as the plain JSON that load_tokenizer reads.
 
-    That of a class of the user's own names the class as its kind.
+    A user-defined class is named as its kind.
     """
     state, kind = tokenizer.to_json(), type(tokenizer)
     if state.get("kind") not in _KINDS:
@@ -206,13 +206,13 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
 
 
 def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
-    """Reads a file that holds what tokenizer_text gave, or a Hugging Face tokenizer.json.
+    """Reads a file written by tokenizer_text, or a Hugging Face tokenizer.json.
 
     Args:
-      path: Of the file.
-      own: The class of the user's own that the tokenizer is of.
+      path: Path of the file.
+      own: User-defined class of the tokenizer.
     Raises:
-      InvalidInput: The file is missing, damaged or holds no tokenizer that is known.
+      InvalidInput: The file is missing, damaged or has no known tokenizer.
     """
     try:
         state = json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Weights of others: Hugging Face's in and out.
+"""Pretrained weights: Hugging Face models in and out.
 
-Use from Flax NNX needs no code of ours: `flax.nnx.bridge.ToNNX(module, rngs=...)` takes these
-modules as they are (an example is in docs/own-loop.md, tested).
+Flax NNX needs no code of ours: `flax.nnx.bridge.ToNNX(module, rngs=...)` takes these
+modules unchanged (docs/own-loop.md has a tested example).
 """
 
 from transformer_jax.interop.huggingface import from_huggingface, to_huggingface

@@ -49,19 +49,19 @@ _SIZES = (
 
 
 class Architecture(NamedTuple):
-    """One of their classes.
+    """One class of transformers, with conversions.
 
     Attributes:
-      make: Their settings -> our model.
-      describe: Our model -> their settings.
-      entries: Our model -> all arrays.
+      make: Function from their settings to our model.
+      describe: Function from our model to their settings.
+      entries: Function from our model to the layout of all arrays.
       model: Our class.
-      prefix: What their names of the body begin with, in a model with a head.
-      heads: What the names outside the body begin with.
-      required: Values of their settings that our model has built in, where they are given.
-      not_read: Names that our model has no use for; * stands for any part.
-      tied: Copy -> name of the array that it has to equal.
-      renames: Parts of names as their objects have them -> as their files have them.
+      prefix: Prefix of their names of the body, in a model with a head.
+      heads: Prefix of their names outside the body.
+      required: Values of their settings that our model has built in.
+      not_read: Names that our model does not use; * stands for any part.
+      tied: Copy -> name of the array that it must equal.
+      renames: Parts of names in their objects -> in their files.
     """
 
     make: Callable[[Settings], Any]
@@ -77,7 +77,7 @@ class Architecture(NamedTuple):
 
 
 def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) -> None:
-    """Raises InvalidInput where an encoder and its decoder differ in what our model has once."""
+    """Raises InvalidInput if encoder and decoder differ in an option that our model has once."""
     sizes = [settings[encoder_key], settings.get(decoder_key)]
     if sizes[1] is not None and sizes[0] != sizes[1]:
         raise InvalidInput(
@@ -87,10 +87,10 @@ def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) 
 
 
 def with_sizes(model: Any) -> Any:
-    """Returns a model of theirs, if its sizes are sizes; Linen's fields take anything.
+    """Returns a model from settings after checking that its sizes are integers.
 
     Raises:
-      ValueError: One of them is none.
+      ValueError: A size is not an integer.
     """
     described = Described(model)
     for name in _SIZES:
@@ -105,7 +105,7 @@ def with_sizes(model: Any) -> Any:
 
 
 def our_activation(settings: Settings, key: str) -> str:
-    """Returns our name of the activation that their config has under a key."""
+    """Returns our name of the activation under a key of their config."""
     name = settings[key]
     if name not in _ACTIVATIONS:
         allowed = ", ".join(_ACTIVATIONS)
@@ -131,29 +131,29 @@ def our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def their_settings(model: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what their config has under these names, of a model."""
+    """Returns the entries of their config with these names, for a model."""
     settings = {their_name: getattr(model, field) for field, their_name in names.items()}
     return settings | {names["activation"]: their_activation(model)}
 
 
 def labels_of(count: int | None) -> dict[str, Any]:
-    """Their settings, which tell the number of classes by their names; none without classes."""
+    """Returns their settings for a number of classes, which name them; {} without classes."""
     names = {str(number): f"LABEL_{number}" for number in range(count or 0)}
     labels = {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}
     return labels if names else {}
 
 
 def num_labels(settings: Settings) -> int:
-    """Returns the number of classes of their config; without names of classes it is 2."""
+    """Returns the number of classes in their config; 2 if it does not name them."""
     return len(settings.get("id2label") or {0: "", 1: ""})
 
 
 def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
-    """Returns the options of our rotary positions for their settings, of old files or new ones.
+    """Returns the options of our rotary positions for their settings, in old or new files.
 
     Args:
-      settings: theirs.
-      partial: Whether their model may turn a share of the features; others do not read it.
+      settings: Their settings.
+      partial: Whether their model may rotate only a fraction of the features.
     """
     theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
     fraction = settings.get("rotary_pct", 0.25 if partial else 1.0)  # GPT-NeoX's default
@@ -185,20 +185,20 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
 
 
 def attention_dropout(model: Any) -> float:
-    """Returns the share of attention weights that a model drops in training."""
+    """Returns the dropout rate of a model's attention weights."""
     rate = model.attention_dropout_rate
     return model.dropout_rate if rate is None else rate
 
 
 def dropout_fields(settings: Settings, residual: str, weights: str) -> dict[str, Any]:
-    """Returns our rates of dropout, from the names of theirs: of branches, and of weights."""
+    """Returns our dropout rates from their names for branches and for weights."""
     rate = settings.get(residual, 0.0)
     own = settings.get(weights, rate)
     return {"dropout_rate": rate, "attention_dropout_rate": None if own == rate else own}
 
 
 def rotation_settings(model: Any) -> dict[str, Any]:
-    """Returns their settings, as transformers 5 has them, of our rotary positions."""
+    """Returns their settings (transformers 5) of our rotary positions."""
     if model.position != "rotary":
         return {}
     options = options_in_effect(model.options, "position")

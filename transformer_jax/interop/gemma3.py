@@ -1,4 +1,4 @@
-"""Gemma 3's text model as a Decoder: windows in most layers, all of the past in every sixth.
+"""Gemma 3's text model as a Decoder: windows in most layers, full attention in every sixth.
 
 Gemma team 2025, arXiv:2503.19786, section 2.
 """
@@ -49,7 +49,7 @@ def _make(settings: Settings) -> Decoder:
 
 
 def _rotation(settings: Settings, kind: str) -> FrozenOptions:
-    """The rotation of a kind of layer; old files say the global one as other models do."""
+    """Returns the rotation of a kind of layer; old files state the global one as others do."""
     rope = (settings.get("rope_parameters") or {}).get(kind)
     if rope is None:
         is_global = kind == "full_attention"

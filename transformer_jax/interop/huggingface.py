@@ -1,4 +1,4 @@
-"""Hugging Face weights in and out, of the architectures in ARCHITECTURES."""
+"""Hugging Face weights in and out, for the architectures in ARCHITECTURES."""
 
 import dataclasses
 import fnmatch
@@ -49,11 +49,11 @@ _OF_TRAINING = (
 
 
 class Pretrained(NamedTuple):
-    """A model of ours with weights of theirs.
+    """A model of ours with pretrained weights.
 
     Attributes:
       model: A Linen module.
-      params: Its parameters, float32 (float64 where theirs are and jax has it enabled).
+      params: Its parameters, float32 (float64 if theirs are and jax has it enabled).
     """
 
     model: Any
@@ -61,10 +61,10 @@ class Pretrained(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """Weights of ours in their names.
+    """Our weights under their names.
 
     Attributes:
-      config: What their config.json holds.
+      config: Content of config.json.
       state: Name -> array.
     """
 
@@ -73,10 +73,10 @@ class Exported(NamedTuple):
 
 
 def from_huggingface(model_or_path: Any) -> Pretrained:
-    """Brings weights of Hugging Face's transformers here.
+    """Loads weights of Hugging Face transformers.
 
     Args:
-      model_or_path: A folder with config.json and model.safetensors (whole or in parts), a model
+      model_or_path: A folder with config.json and model.safetensors (one or several files), a model
         object of transformers, or a repository of the hub, OWNER/NAME (needs the package
         huggingface_hub and the network).
     Returns:
@@ -84,11 +84,11 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
       Qwen3..., Gemma3..., GPTNeoX..., BloomForCausalLM become a Decoder; BertModel,
       BertForMaskedLM, BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
       ViTForImageClassification a VisionTransformer; BartForConditionalGeneration and
-      T5ForConditionalGeneration an EncoderDecoder. Bodies without a head give hidden vectors; a
-      BertModel's pooler is not read.
+      T5ForConditionalGeneration an EncoderDecoder. Bodies without a head return hidden vectors; a
+      BertModel's pooler is not used.
     Raises:
-      InvalidInput: Another architecture, an option that our models lack, or arrays that are
-        missing, unknown or of another shape; the text lists them.
+      InvalidInput: The architecture or an option is not supported, or arrays are
+        missing, unknown or of another shape; the message lists them.
     """
     if hasattr(model_or_path, "state_dict"):
         config = {"architectures": [type(model_or_path).__name__]}
@@ -100,13 +100,13 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
 
 
 def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
-    """Returns the architecture that a config.json names, and our model for it, without weights.
+    """Returns the architecture named by a config.json, and our model for it, without weights.
 
     Args:
-      settings: What config.json holds.
-      origin: Where it came from, for messages.
+      settings: Content of config.json.
+      origin: Its place, for messages.
     Raises:
-      InvalidInput: Another architecture, or an option that our models lack.
+      InvalidInput: The architecture or an option is not supported.
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
@@ -131,22 +131,22 @@ def to_huggingface(
     architecture: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Exported:
-    """Gives parameters of ours the names and layouts of Hugging Face's transformers.
+    """Returns our parameters with the names and layouts of Hugging Face transformers.
 
-    A model without biases, or without types of text, is written with zeros for them where only
-    that fits.
+    If only a model with biases or types of text fits, those are written
+    as zeros.
 
     Args:
-      model: A Decoder, Encoder, VisionTransformer or EncoderDecoder whose fields one of their
-        architectures can have.
+      model: A Decoder, Encoder, VisionTransformer or EncoderDecoder that one of their
+        architectures can compute.
       params: Its parameters.
-      folder: If given, config.json and model.safetensors are written into it, which
+      folder: If given, receives config.json and model.safetensors, which
         `transformers.AutoModel...from_pretrained(folder)` reads.
-      architecture: A name in ARCHITECTURES; the one that has the model's head if not given.
-      settings: Further entries of config.json, and other values: eos_token_id, say.
+      architecture: A name in ARCHITECTURES; the one with the model's head if None.
+      settings: Further or other entries of config.json, e.g. eos_token_id.
     Raises:
-      InvalidInput: No architecture of theirs computes what this model does; the text says which
-        fields they have otherwise. Or the folder holds other weights.
+      InvalidInput: No architecture of theirs computes this model; the message names the
+        differing fields. Or the folder contains other weights.
     """
     name, row, model, biases = _architecture_of(model, architecture)
     config = {"architectures": [name], **row.describe(Described(model)), "dtype": "float32"}
@@ -176,7 +176,7 @@ def to_huggingface(
 
 
 def _numbers(tensor: Any) -> np.ndarray:
-    """A torch tensor's numbers; half precisions, which numpy lacks, become float32."""
+    """Returns a torch tensor as numpy; half precision, which numpy lacks, becomes float32."""
     is_half = tensor.is_floating_point() and tensor.element_size() < 4
     return (tensor.float() if is_half else tensor).detach().cpu().numpy()
 
@@ -206,9 +206,9 @@ def _plain_names(
     origin: str,
     is_tied: bool | None,
 ) -> dict[str, np.ndarray]:
-    """Takes prefixes, new names, copies and what is not read out of their state.
+    """Removes prefixes, copies and unused names from their state, and renames arrays.
 
-    A copy that a file leaves out, since its config says so, and our model has apart, is put in.
+    A tied copy that a file leaves out is added if our model has it separately.
     """
     plain = {}
     for name, array in state.items():
@@ -249,7 +249,7 @@ def _few(names: list[str]) -> str:
 
 
 def _shapes_of(model: Any) -> dict[str, Any]:
-    """Path -> the shape of each parameter."""
+    """Returns path -> shape of each parameter."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
     return flatten_dict(shapes["params"], sep="/")
 
@@ -272,10 +272,10 @@ def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
 def _architecture_of(
     model: Any, architecture: str | None
 ) -> tuple[str, Architecture, Any, dict[str, np.ndarray]]:
-    """The first architecture that makes an equal model from its own description.
+    """Returns the first architecture that makes an equal model from its own description.
 
     Returns:
-      Its name and row; the model, with biases or types of text where only such a one has a row; and
+      Its name and row; the model, with biases or types of text if only such a model has a row; and
       these, zeros by path.
     Raises:
       InvalidInput: There is none.
@@ -312,7 +312,7 @@ def _architecture_of(
 
 
 def _with_zeros(model: Any) -> list[Any]:
-    """A model, and those that compute the same with more parameters, which are 0."""
+    """Yields a model, and equivalent ones with more parameters, which are 0."""
     models = [model]
     if not model.options.use_bias:
         models.append(model.with_options(use_bias=True))
@@ -322,7 +322,7 @@ def _with_zeros(model: Any) -> list[Any]:
 
 
 def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
-    """The parameters that one model has and the other has not, as zeros by path."""
+    """Returns the parameters that only the larger model has, as zeros by path."""
     if larger is model:
         return {}
     larger_shapes, shapes = _shapes_of(larger), _shapes_of(model)
@@ -331,7 +331,7 @@ def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
 
 
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
-    """The fields that a model would have otherwise after a way there and back: here, and there."""
+    """Returns the fields that change in an export and import: before, and after."""
     exported = row.make(row.describe(Described(model)))
     by_layer = LAYER_FIELDS if model.options.layers or exported.options.layers else ()
     names = [
@@ -362,7 +362,7 @@ def _different_layers(model: Described, exported: Described) -> dict[str, tuple[
 
 
 def _resolved(model: Described, field: str) -> Any:
-    """A field's value, with what None stands for."""
+    """Returns a field's value, with None resolved."""
     options = model.options
     if field == "attention":
         return attention_in_effect(options)
@@ -387,7 +387,7 @@ def _resolved(model: Described, field: str) -> Any:
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Reads all parts of the weights; what is narrower than float32 becomes that."""
+    """Reads all files of the weights; narrower types become float32."""
     load_file = _safetensors().load_file
     files = _files_of(folder)
     if not files:
@@ -405,7 +405,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The files of the weights: those that an index names; other copies may lie beside them."""
+    """Returns the files of the weights, by the index if there is one."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         whole = folder / "model.safetensors"

@@ -24,13 +24,13 @@ TRANSPOSED = Layout(np.transpose, np.transpose)  # torch.nn.Linear keeps [out, i
 
 
 def leading_ones(count: int) -> Layout:
-    """Theirs has `count` leading axes of size 1 that ours has not."""
+    """Their array has `count` more leading axes, of size 1."""
     axes = tuple(range(count))
     return Layout(lambda array: np.squeeze(array, axes), lambda array: np.expand_dims(array, axes))
 
 
 def rows_from(first: int) -> Layout:
-    """Theirs has `first` rows in front that nobody reads; they are written as zeros."""
+    """Their array has `first` more leading rows that are not used; they are written as zeros."""
     return Layout(
         lambda array: array[first:],
         lambda array: np.concatenate([np.zeros_like(array[:1]).repeat(first, 0), array]),
@@ -38,7 +38,7 @@ def rows_from(first: int) -> Layout:
 
 
 def patches(patch_size: int, channels: int) -> Layout:
-    """Theirs is a convolution [D, C, p, p]; ours multiplies flat patches, [p * p * C, D]."""
+    """Theirs is a convolution [D, C, p, p]; ours multiplies flattened patches, [p * p * C, D]."""
     shape = (patch_size, patch_size, channels, -1)
     return Layout(
         lambda array: array.transpose(2, 3, 1, 0).reshape(-1, array.shape[0]),
@@ -47,7 +47,7 @@ def patches(patch_size: int, channels: int) -> Layout:
 
 
 def interleaved_heads(num_heads: int) -> Layout:
-    """Theirs is [H * 3 * K, D]: query, key and value of a head together; ours [D, 3 * H * K].
+    """Theirs is [H * 3 * K, D], query, key and value per head; ours is [D, 3 * H * K].
 
     Biases are the same without D.
     """
@@ -80,7 +80,7 @@ class Entry(NamedTuple):
 def affine(
     our_path: str | tuple[str, ...], their_name: str, layout: Layout = TRANSPOSED
 ) -> list[Entry]:
-    """Kernel and bias of an affine map, or of several beside each other."""
+    """Returns kernel and bias of an affine map, or of several concatenated ones."""
     names = (our_path,) if isinstance(our_path, str) else our_path
     kernels = tuple(f"{name}/kernel" for name in names)
     biases = tuple(f"{name}/bias" for name in names)
@@ -88,25 +88,25 @@ def affine(
 
 
 def norm(our_path: str, their_name: str) -> list[Entry]:
-    """Scale and bias of a layer norm."""
+    """Returns scale and bias of a layer norm."""
     return [*scale(our_path, their_name), Entry((f"{our_path}/bias",), f"{their_name}.bias")]
 
 
 def embedding(our_path: str, their_name: str, layout: Layout = SAME) -> list[Entry]:
-    """An embedding table."""
+    """Returns an embedding table."""
     return [Entry((f"{our_path}/embedding",), their_name, layout)]
 
 
 def kernel(our_path: str, their_name: str) -> list[Entry]:
-    """The kernel of a map without a bias."""
+    """Returns the kernel of a map without a bias."""
     return [Entry((f"{our_path}/kernel",), f"{their_name}.weight", TRANSPOSED)]
 
 
 def scale(our_path: str, their_name: str) -> list[Entry]:
-    """The scale of a norm without a bias."""
+    """Returns the scale of a norm without a bias."""
     return [Entry((f"{our_path}/scale",), f"{their_name}.weight")]
 
 
 def output_layer(model: Any) -> list[Entry]:
-    """The output layer of a language model, where it is not the embedding."""
+    """Returns the output layer of a language model, if it is not the embedding."""
     return [] if model.tie_embeddings else kernel("output", "lm_head")

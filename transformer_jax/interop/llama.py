@@ -1,4 +1,4 @@
-"""Llama, Mistral and Qwen3 as Decoders: RMS norms, gates, rotations, shared key and value heads.
+"""Llama, Mistral and Qwen3 as Decoders: RMS norm, gated layers, rotary positions, grouped heads.
 
 Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sliding window); Qwen
 team 2025, arXiv:2505.09388 (norms of queries and keys).
@@ -26,7 +26,7 @@ _NAMES = NAMES_OF_TEXT | {"norm_epsilon": "rms_norm_eps"}
 
 
 def make_llama(settings: Settings) -> Decoder:
-    """Returns the Decoder of their settings; Gemma's begins with it too."""
+    """Returns the Decoder of their settings; Gemma's starts from it too."""
     window = settings.get("sliding_window")
     return Decoder.of(
         **our_fields(settings, _NAMES),
@@ -53,7 +53,7 @@ def _make_qwen3(settings: Settings) -> Decoder:
 
 
 def describe_llama(model: Decoder) -> dict[str, Any]:
-    """Returns their settings of a Decoder."""
+    """Returns their settings for a Decoder."""
     head_dim = model.head_dim or model.width // model.num_heads
     return {
         "model_type": "llama",
@@ -89,10 +89,10 @@ QUERY_KEY_NORMS = {
 
 
 def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
-    """Returns all arrays of a model with the kernels of a Llama.
+    """Returns all arrays of a model with Llama's kernels.
 
     Args:
-      model: ours.
+      model: Our model.
       norms: Scales inside a block, our path -> their name.
     """
     entries = embedding("token_embedding", "embed_tokens.weight")

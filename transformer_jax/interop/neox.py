@@ -1,4 +1,4 @@
-"""GPT-NeoX (and Pythia) and BLOOM as Decoders: parallel branches, partial rotation; ALiBi.
+"""GPT-NeoX and Pythia (parallel branches, partial rotation) and BLOOM (ALiBi) as Decoders.
 
 Black et al. 2022, arXiv:2204.06745; BigScience 2022, arXiv:2211.05100.
 """
@@ -85,7 +85,7 @@ def _describe_bloom(model: Decoder) -> dict[str, Any]:
 
 
 def _block_entries(our_path: str, their_name: str, attention: str, num_heads: int) -> list[Entry]:
-    """A block of either, whose query, key and value of one head lie together."""
+    """Returns a block of either, with query, key and value of a head concatenated."""
     names = tuple(f"{our_path}/attention/{name}" for name in ("query", "key", "value"))
     fused = affine(names, f"{their_name}.{attention}.query_key_value")
     return [

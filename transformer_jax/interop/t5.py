@@ -126,7 +126,7 @@ def _t5_entries(model: EncoderDecoder) -> list[Entry]:
 
 
 def _stack_entries(model: Encoder | EncoderDecoder, side: str, inside: str) -> list[Entry]:
-    """The arrays of one side, whose parameters here are `inside` a name."""
+    """Returns the arrays of one side, whose parameters here are `inside` a name."""
     attentions = {"attention": "SelfAttention"}
     if side == "decoder":
         attentions["cross_attention"] = "EncDecAttention"

@@ -37,7 +37,7 @@ def _make_vit(num_classes: Callable[[Settings], int]) -> Callable[[Settings], Vi
 
 
 def _sides(settings: Settings, name: str) -> tuple[int, int]:
-    """Height and width, which stand there as one number or as two."""
+    """Returns height and width, which the config has as one number or two."""
     value = settings[name]
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(isinstance(side, int) for side in sides):

@@ -1,1 +1,1 @@
-"""A training step on a device that is not here: compiled, not run."""
+"""Plans of a training step on devices that need not be present: compiled, not run."""

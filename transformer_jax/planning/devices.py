@@ -1,6 +1,6 @@
-"""Devices that a training step can be compiled for, whether they are there or not.
+"""Devices that a training step can be compiled for, present or not.
 
-Memory is what a program may use. Bandwidths are the makers' figures, see training.flops for rates.
+Memory is the part that a program may use. Bandwidths are the makers'; rates: training.flops.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ class Device:
     """Target of a compilation: a device, or several that are linked.
 
     Attributes:
-      name: As `--device` takes it.
-      kind: In full.
-      memory: Bytes that a program may use.
-      rates: By dtype of the products, FLOPs a second.
-      bandwidth: Of the main memory, bytes a second.
-      targets: What to compile for, in jax's terms: each device.
-      quick_options: Of the compiler, to be fast rather than thorough.
-      remark: What the reader should know of these figures.
+      name: Name for `--device`.
+      kind: Full name.
+      memory: Bytes available to a program.
+      rates: FLOPs per second, by dtype of the products.
+      bandwidth: Bandwidth of main memory, bytes per second.
+      targets: Targets of the compilation, one per device.
+      quick_options: Compiler options for speed of compilation.
+      remark: Remark on these figures.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _count(name: str, text: str, most: int, of_what: str) -> int:
 
 
 def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ...]:
-    """The devices of a topology, by a compiler that needs no such device."""
+    """Returns the devices of a topology, from a compiler that needs no such device."""
     from jax.experimental import topologies
 
     try:
@@ -151,7 +151,7 @@ def _a100(count: str) -> Device:
 
 
 def _here(platform: str, count: str) -> Device:
-    """A device of this machine, as it is measured now."""
+    """Returns a device of this machine, with measured rates."""
     try:
         devices = tuple(jax.devices(platform))
     except RuntimeError as error:
@@ -193,7 +193,7 @@ def find_device(name: str) -> Device:
     """Returns a device by its name, or several: v5e:4x4, h100:8.
 
     Raises:
-      InvalidInput: There is none of that name, or its compiler is not installed.
+      InvalidInput: There is none with that name, or its compiler is not installed.
     """
     kind, _, count = name.partition(":")
     if kind not in DEVICES:
@@ -204,28 +204,28 @@ def find_device(name: str) -> Device:
 
 
 def matrix_rate(dtype: str, size: int) -> float:
-    """Returns the FLOPs a second of a product of two square matrices, measured.
+    """Returns the measured FLOPs per second of a product of two square matrices.
 
     Args:
-      dtype: Of the matrices.
-      size: Rows of each.
+      dtype: Dtype of the matrices.
+      size: Number of rows of each.
     """
     matrix = jnp.ones((size, size), dtype)
     return 2.0 * size**3 / shortest(jax.jit(lambda a: a @ a), matrix)
 
 
 def _bandwidth(nbytes: int) -> float:
-    """Bytes a second of an array that is read and one that is written."""
+    """Returns the measured bytes per second of reading one array and writing another."""
     array = jnp.ones(nbytes // 4, jnp.float32)
     return 2.0 * nbytes / shortest(jax.jit(lambda a: a + 1), array)
 
 
 def shortest(function: Callable, argument: jax.Array) -> float:
-    """Returns the seconds of a call, the shortest of five means over calls in a row.
+    """Returns the seconds of a call: the shortest of five means over consecutive calls.
 
     Args:
-      function: Compiled, or to be compiled by its first call, which is not timed.
-      argument: What it takes.
+      function: A compiled function, or one to be compiled by an untimed first call.
+      argument: Its argument.
     """
     function(argument).block_until_ready()
     # To wait for a GPU takes a tenth of a call, so it is asked for some before.

@@ -30,13 +30,13 @@ _OF_NAME = {
 
 
 class Buffer(NamedTuple):
-    """Arrays of one shape that one module makes.
+    """Arrays of one shape made by one module.
 
     Attributes:
-      nbytes: Size of one, with what the device's tiles pad.
+      nbytes: Size of one array, including padding by the device's tiles.
       shape: Dtype and lengths of the axes.
       site: The module, with * for the number of a block; `gradient of` it in the backward pass.
-      count: How many there are; not all are kept at the same time.
+      count: Number of arrays; not all are kept at the same time.
     """
 
     nbytes: int
@@ -49,7 +49,7 @@ def largest_buffers(text: str, count: int) -> list[Buffer]:
     """Returns the largest arrays that a program computes.
 
     Args:
-      text: Of `Compiled.as_text`.
+      text: Result of `Compiled.as_text`.
       count: How many are returned.
     """
     found: dict[tuple, int] = collections.Counter()
@@ -61,17 +61,17 @@ def largest_buffers(text: str, count: int) -> list[Buffer]:
 
 
 def kernels(text: str) -> dict[str, int]:
-    """Returns how many kernels of each kind a program starts, a loop's body counted once.
+    """Returns the number of kernels of each kind in a program, a loop's body counted once.
 
     Args:
-      text: Of `Compiled.as_text`.
+      text: Result of `Compiled.as_text`.
     """
     counts = collections.Counter(kind for _, _, kind in _instructions(text))
     return dict(counts.most_common())
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
-    """Line, shape and kind of every instruction outside fusions that makes something."""
+    """Yields line, shape and kind of every instruction outside fusions that produces a value."""
     lines: dict[str, list[str]] = {}
     current, entry = "", ""
     for line in text.splitlines():
@@ -99,7 +99,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _nbytes(array: re.Match) -> int:
-    """Size of an array in main memory, with what its tiles pad; 0 if it is kept on the chip."""
+    """Returns the size of an array in main memory, padding included; 0 if it stays on the chip."""
     dtype, lengths, order, layout = array.groups()
     layout = layout or ""
     if re.search(r"S\([1-46-9]\)", layout):  # 5 is the host's memory
@@ -116,9 +116,9 @@ def _nbytes(array: re.Match) -> int:
 
 
 def _site_of(line: str) -> str:
-    """A module's path out of `op_name="jit(advance)/while/body/transpose(jvp(Decoder))/block_0"`.
+    """Returns the module path of `op_name="jit(f)/while/body/transpose(jvp(Decoder))/block_0"`.
 
-    What XLA made one has several names, `jit(advance)/(first:second)`: the first and their number.
+    A fused operation has several names, `jit(advance)/(first:second)`: the first, and their count.
     """
     match = re.search(r'op_name="([^"]*)"', line)
     op_name = match.group(1) if match else ""

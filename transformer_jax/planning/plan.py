@@ -33,12 +33,12 @@ _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """Training steps that were taken.
+    """Training steps that were run.
 
     Attributes:
-      seconds: A step, of each call.
-      memory: Bytes that a device held at the worst moment; None where it does not tell, or where
-        this process held more before.
+      seconds: Seconds of a step in each call.
+      memory: Peak bytes on a device, or None if it does not say, or if
+        this process used more before.
     """
 
     seconds: tuple[float, ...]
@@ -50,31 +50,31 @@ class Plan:
     """Resources of one training step on a device, or on each of several.
 
     Attributes:
-      device: Its name.
-      mesh: How many share the step, by axis; {} for one.
-      changes: Of the config, for this plan.
-      fits: Whether its memory is enough.
-      memory: Bytes that the device has for a program.
-      needed: Bytes at the worst moment; None if the compiler refused and did not say.
-      laid_out: Bytes of arguments and temporaries as the compiler placed them, with gaps; where
-        there is room, libtpu takes more than is needed. None if it refused.
-      held: Parts of these, bytes: parameters, optimizer, batches, and the rest, which is what the
-        step itself keeps (activations, gradients, scratch).
-      parameters: Numbers that are learned.
-      per_step: Tokens (or examples) of an update.
-      counted: What per_step counts.
-      model_flops: Of the products of three forward passes: what MFU is made of.
-      step_flops: Of all products of all devices, those that are made twice too.
+      device: Name of the device.
+      mesh: Number of devices by axis; {} for one.
+      changes: Changes of the config for this plan.
+      fits: Whether the memory suffices.
+      memory: Bytes available to a program.
+      needed: Peak bytes, or None if the compiler failed without saying.
+      laid_out: Bytes of arguments and temporaries as placed by the compiler, with gaps; with
+        spare room, libtpu takes more than needed. None if it failed.
+      held: Parts of these bytes: parameters, optimizer, batches, and the rest, which
+        the step itself keeps (activations, gradients, scratch).
+      parameters: Number of parameters.
+      per_step: Tokens (or examples) per update.
+      counted: Unit of per_step.
+      model_flops: Products of three forward passes, the basis of MFU.
+      step_flops: Products of all devices, including recomputed ones.
       traffic: Bytes to and from a device's main memory, see bytes_accessed; None if the compiler
-        refused, or does not say.
-      seconds: Of a step at the device's full rates: products and traffic.
-      largest: Arrays that the step makes.
-      kernels: How many kernels of each kind it starts, a loop's body counted once.
-      compile_seconds: On this machine.
-      made_with: Versions of what compiles.
-      attention: What fused attentions are computed by.
-      made_up: Whether the text was not there, and only its shapes are those of the config.
-      taken: Steps that were taken beside it; None: nothing was run.
+        failed or does not say.
+      seconds: Seconds of a step at the device's full rates: products and traffic.
+      largest: Largest arrays that the step makes.
+      kernels: Number of kernels by kind, a loop's body counted once.
+      compile_seconds: Seconds of compilation on this machine.
+      made_with: Versions of the compiler's packages.
+      attention: Implementations of fused attention.
+      made_up: Whether the text was missing, so that only its shapes are those of the config.
+      taken: Steps that were run as well, or None.
     """
 
     device: str
@@ -102,21 +102,21 @@ class Plan:
 
     @property
     def estimate(self) -> float | None:
-        """Seconds of a step by the roofline model (Williams et al. 2009): the largest of them.
+        """Seconds of a step by the roofline model (Williams et al. 2009): the larger of the two.
 
-        None where the compiler refused. Arrays that stay in a cache make it too large; what several
-        devices send each other is not counted.
+        None if the compiler failed. Too large if arrays stay in a cache; communication of
+        several devices is not counted.
         """
         return max(self.seconds.values()) if "traffic" in self.seconds else None
 
     @property
     def mfu(self) -> float | None:
-        """The share of the device's rate that the model's own FLOPs are, by the estimate."""
+        """MFU by the estimate."""
         useful = self.model_flops / self.step_flops * self.seconds["products"]
         return useful / self.estimate if self.estimate else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what JSON takes."""
+        """Returns the plan as plain JSON values."""
         largest = [buffer._asdict() for buffer in self.largest]
         derived = {"estimate": self.estimate, "mfu": self.mfu, "largest": largest}
         return {**dataclasses.asdict(self), **derived}
@@ -133,14 +133,14 @@ def make_plan(
     """Compiles the training step of a config for a device, as a run would.
 
     Args:
-      config: Checked; with the changes.
-      device: What for.
-      changes: Said in the plan.
-      thorough: Whether the compiler takes the time that it takes by default.
-      allow: Modules of the user's own that may be imported.
-      steps: To take too, by a device that is here.
+      config: The checked config, with the changes.
+      device: The target.
+      changes: The changes, to be named in the plan.
+      thorough: Whether the compiler optimises as long as it does by default.
+      allow: User-defined modules that may be imported.
+      steps: Number of steps to run too, on a device of this machine.
     Raises:
-      InvalidInput: The data is needed and not there, or the model cannot be made.
+      InvalidInput: The data is needed and missing, or the model cannot be made.
     """
     task = stand_in(config, allow)
     prepared = prepare(config, allow=allow, task=task, devices=device.targets)
@@ -200,16 +200,16 @@ def make_plan(
 
 
 def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | None:
-    """Returns the bytes of a step as the compiler counts them, with loops counted in full.
+    """Returns the bytes of a step as the compiler counts them, with loops counted completely.
 
     The compiler counts the body of a loop once. Parts of an accumulated batch and scanned blocks
-    are loops, so its bytes are multiplied by as much as its operations fall short of ours, and by
-    no more than these loops have repeats.
+    are loops, so its bytes are scaled by the ratio of all operations to those it counts, but
+    at most by the number of repeats of these loops.
 
     Args:
-      compiled: The step.
-      flops: Of the products of a device in a step, every repeat counted.
-      config: Of the run.
+      compiled: The compiled step.
+      flops: Products of a device in a step, every repeat counted.
+      config: Config of the run.
     """
     analysis = compiled.cost_analysis() or {}
     nbytes, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
@@ -223,7 +223,7 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
 
 
 def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
-    """Takes one step, and then so many in each of some calls."""
+    """Takes one step, then `steps` in each of several calls."""
     before, count = _most_held(device), min(steps, prepared.capacity)
     seconds: list[float] = []
     with jax.default_device(device):
@@ -239,16 +239,16 @@ def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
 
 
 def _most_held(device: Any) -> int:
-    """Bytes at the worst moment of the process so far; 0 where the device does not tell."""
+    """Returns the peak bytes of the process so far; 0 if the device does not say."""
     return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
-    """Lowers what a run calls, some steps with the state donated.
+    """Lowers the program of a run, which takes some steps with the state donated.
 
     Args:
-      prepared: Says where its arrays lie, if on several devices.
-      device: Where they lie else.
+      prepared: Data, model and optimizer, with the sharding if there are several devices.
+      device: Placement of the arrays otherwise.
     """
     mesh = prepared.sharding
     elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere
@@ -262,12 +262,12 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
 
 
 def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
-    """Returns a task over made-up text where a config names a text that is not there; else None.
+    """Returns a task over made-up text if a config names a missing text, else None.
 
-    Shapes are what a plan needs, and those of a text follow from the config.
+    A plan needs only shapes, and those of a text follow from the config.
 
     Raises:
-      InvalidInput: The number of tokens in the vocabulary is not known.
+      InvalidInput: The size of the vocabulary is unknown.
     """
     data = config.data
     is_own = names_own("data.source", data.source)

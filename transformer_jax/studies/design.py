@@ -494,7 +494,7 @@ def _quick_study(
     options = dict.fromkeys(key.rsplit(".", 1)[-1] for arm in made.values() for key in arm)
     study = {
         "question": f"How does the {metric} depend on {' and '.join(options)}?",
-        "prediction": "none: the study was made on the command line",
+        "prediction": "none (made on the command line)",
         "base": base,
         "metric": metric,
         "margin": metric_facts(metric).margin,

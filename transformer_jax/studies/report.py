@@ -33,6 +33,7 @@ table { border-collapse: collapse; font-size: 0.9rem; margin: 0.75rem 0; }
 th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: left;
   vertical-align: top; }
 [style] { white-space: nowrap; font-variant-numeric: tabular-nums; }
+td:last-child { min-width: 12rem; }
 img { max-width: 100%; }
 em { color: #59636e; font-size: 0.9rem; }
 pre { background: #f6f8fa; padding: 0.75rem; overflow-x: auto; }

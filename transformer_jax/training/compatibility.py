@@ -157,7 +157,7 @@ def refuse_inseparable_objective(prepared: Any) -> None:
     if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
         raise InvalidInput(
             f"training.loss_chunk={objective.places}: the sums of objective.name={name} are not "
-            "those of its parts (one that draws has others too); expected None"
+            "those of its parts, e.g. because it draws random numbers; expected None"
         )
 
 

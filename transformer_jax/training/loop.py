@@ -499,7 +499,7 @@ class Member:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether measured times are of this run alone."""
+        """True if measured times are of this run alone."""
         return (self.cell or {}).get("members", 1) == 1
 
     def _save(self, must: bool) -> None:

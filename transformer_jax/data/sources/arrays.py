@@ -37,9 +37,9 @@ class Arrays(NamedTuple):
       inputs: [N, ...], images [N, height, width, C] uint8 or vectors [N, L, F] float32.
       lengths: [N] int, how many of the L vectors count; None if all do.
       labels: [N] int.
-      classes: names.
-      first_test: Examples from here on are the source's own test set; None if it has none.
-      sha256: Of inputs and labels.
+      classes: Names of the classes.
+      first_test: Index of the first example of the source's own test set, or None.
+      sha256: Hash of inputs and labels.
     """
 
     inputs: np.ndarray
@@ -56,12 +56,12 @@ def load_images(source: str) -> Arrays:
     Args:
       source: An embedded name; an .npz file with `images` and `labels`, or with `train_images`,
         `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
-        width, C]; optionally `classes`, their names); a folder of IDX files as MNIST and
-        Fashion-MNIST have; a folder of CIFAR-10's binary version; or a folder with one folder of
-        pictures for each class, possibly below `train` and `test`; or an OwnSource of the arrays
+        width, C]; optionally `classes`, their names); a folder of IDX files as for MNIST and
+        Fashion-MNIST; a folder of CIFAR-10's binary version; or a folder with one folder of
+        pictures per class, possibly below `train` and `test`; or an OwnSource of the arrays
         of such an .npz file.
     Raises:
-      InvalidInput: No such source, or a file in it is not as it should be.
+      InvalidInput: There is no such source, or a file in it is invalid.
     """
     if isinstance(source, OwnSource):
         return _from_arrays(source, source.read(), "images", _as_images)
@@ -83,11 +83,11 @@ def load_vectors(source: str) -> Arrays:
     """Reads sequences of vectors with labels: time series, features.
 
     Args:
-      source: An .npz file with `vectors` [N, L, F] and `labels` [N], or both with `train_` and
-        `test_` in front; optionally `lengths` [N] (how many of the L vectors count) likewise, and
+      source: An .npz file with `vectors` [N, L, F] and `labels` [N], or both prefixed by `train_`
+        and `test_`; optionally `lengths` [N] (number of valid vectors) likewise, and
         `classes`, their names.
     Raises:
-      InvalidInput: No such file, or it is not as it should be.
+      InvalidInput: There is no such file, or it is invalid.
     """
     if isinstance(source, OwnSource):
         arrays = _from_arrays(source, source.read(), "vectors", _as_vectors)
@@ -115,7 +115,7 @@ def _from_arrays(
     kind: str,
     check: Callable[[str, np.ndarray], np.ndarray],
 ) -> Arrays:
-    """Takes what an .npz file holds, or a function of the user's own gives, by name."""
+    """Returns the content of an .npz file, or of a user-defined function, by name."""
     if not isinstance(arrays, Mapping):
         raise InvalidInput(f"{path}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
@@ -174,7 +174,7 @@ def _join(
     classes: tuple[str, ...] | None = None,
     lengths: Sequence[np.ndarray] = (),
 ) -> Arrays:
-    """Puts the training and the test part behind each other, and checks that they fit."""
+    """Concatenates the training and the test part, and checks that they fit."""
     shapes = {part.shape[1:] for part in parts}
     if len(shapes) > 1:
         raise InvalidInput(f"{name}: training and test examples have shapes {sorted(shapes)}")
@@ -236,7 +236,7 @@ def _read_idx_folder(folder: Path) -> Arrays:
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    """Reads the format of MNIST: two zeros, type 8 (uint8), axes, sizes, values."""
+    """Reads MNIST's format: two zeros, type 8 (uint8), number of axes, sizes, values."""
     try:
         with open_binary(path) as file:
             data = file.read()
@@ -329,7 +329,7 @@ def _folders_in(folder: Path) -> set[str]:
 
 
 def _read_picture(path: Path) -> np.ndarray:
-    """[height, width, C] uint8: one channel for grey pictures, three for the others."""
+    """Reads a picture as [height, width, C] uint8: one channel for grey pictures, else three."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -27,30 +27,30 @@ EMBEDDED = {
 
 
 class OwnSource(str):
-    """A source of the user's own: its name, MODULE:NAME, and the function that reads it.
+    """A user-defined source: its name, MODULE:NAME, and the function that reads it.
 
-    What the function gives is what files of that kind would hold: documents (text), texts with
+    The function returns the content of such files: documents (text), texts with
     their label, sentences with their translation, or a dict of arrays with the names of an .npz
     file.
 
     Attributes:
-      read: Without arguments.
+      read: Function without arguments.
     """
 
     read: Callable[[], Any]
 
     def __new__(cls, name: str, read: Callable[[], Any]) -> "OwnSource":
-        """Makes one of a name and a function."""
+        """Makes one from a name and a function."""
         made = super().__new__(cls, name)
         made.read = read
         return made
 
     def rows(self, what: str, *columns: int) -> Iterator[Any]:
-        """Yields what the function gives, if these are texts or tuples of them.
+        """Yields the function's results if they are texts or tuples of texts.
 
         Args:
-          what: A row is, for messages.
-          *columns: How many texts a row may have; 1: a row is a text.
+          what: Description of a row, for messages.
+          *columns: Allowed numbers of texts in a row; 1 is a text.
         Raises:
           InvalidInput: A row is something else, or empty.
         """
@@ -68,16 +68,16 @@ class OwnSource(str):
 
 
 def is_there(source: str, kind: str) -> bool:
-    """Returns whether a source is embedded, a path that exists, or the user's own."""
+    """Returns whether a source is embedded, an existing path, or user-defined."""
     return source in EMBEDDED[kind] or isinstance(source, OwnSource) or Path(source).exists()
 
 
 def refuse_missing(source: str, kind: str) -> None:
-    """Raises InvalidInput where a source is neither embedded nor a path that exists.
+    """Raises InvalidInput if a source is neither embedded nor an existing path.
 
     Args:
       source: A name or a path.
-      kind: Of source, a key of EMBEDDED.
+      kind: Kind of source, a key of EMBEDDED.
     """
     if is_there(source, kind):
         return
@@ -89,9 +89,9 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     """Returns the files of a source, in order.
 
     Args:
-      source: An embedded name, a file, or a folder that is searched for files.
-      kind: Of source, a key of EMBEDDED.
-      *suffixes: Endings of the files that are looked for in a folder.
+      source: An embedded name, a file, or a folder of files.
+      kind: Kind of source, a key of EMBEDDED.
+      *suffixes: Suffixes of the files in a folder.
     Raises:
       InvalidInput: There is no such source, or no such file in it.
     """
@@ -107,7 +107,7 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """Yields what lies below a folder, without hidden copies (.ipynb_checkpoints, ._a of a Mac)."""
+    """Yields entries of a folder without hidden copies (.ipynb_checkpoints, ._a of a Mac)."""
     for path in folder.rglob("*"):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path
@@ -119,10 +119,10 @@ def is_table(path: Path) -> bool:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Decodes line by line without touching line ends, so that every byte survives.
+    """Decodes line by line without changing line ends, so that every byte survives.
 
     Raises:
-      InvalidInput: The file cannot be read or is not UTF-8; the text names the place.
+      InvalidInput: The file cannot be read or is not UTF-8; the message names the offset.
     """
     offset = 0
     try:

@@ -1,4 +1,4 @@
-"""Several texts as one row of tokens, of which training draws by stated shares."""
+"""Several texts as one row of tokens, from which training draws by stated shares."""
 
 import dataclasses
 import hashlib
@@ -17,10 +17,10 @@ _HAND = 1000  # examples, of which a mixture deals each part its share
 
 
 class JoinedTokens:
-    """Parts of several rows that read as one row of tokens; nothing is copied."""
+    """Parts of several rows that read as one row of tokens without a copy."""
 
     def __init__(self, streams: Sequence[TokenStream]) -> None:
-        """Takes the tokens of each stream, one stream after the other."""
+        """Takes the tokens of each stream, in order."""
         self._streams = streams
         self._ends = np.cumsum([len(stream) for stream in streams])
 
@@ -40,11 +40,11 @@ class JoinedTokens:
 
 
 def joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
-    """Returns one stream of several; where one begins, a document begins.
+    """Returns several streams as one; each begins a document.
 
     Args:
       streams: One or more.
-      name: Of the whole, for messages.
+      name: Name of the whole, for messages.
     """
     starts, before = [], 0
     for stream in streams:
@@ -61,8 +61,8 @@ class Mixed:
 
     Attributes:
       splits: Name -> stream; each source is split by itself.
-      parts: Of the train split, see mixed_window_starts.
-      sha256: Of the texts and their shares, wherever they lie.
+      parts: Sources' parts of the train split, see mixed_window_starts.
+      sha256: Hash of the texts and their shares, independent of file paths.
     """
 
     splits: dict[str, TokenStream]
@@ -79,12 +79,12 @@ def mix(
     """Reads the other sources of a mixture, with the tokenizer of the first.
 
     Args:
-      first: `data.source`, which has the share that is left.
-      mixture: SOURCE=SHARE of the others.
-      fractions: Shares of train, validation and test, of each source.
+      first: `data.source`, which has the remaining share.
+      mixture: SOURCE=SHARE of the other sources.
+      fractions: Fractions of train, validation and test, for each source.
       document_separator: See load_text.
     Raises:
-      InvalidInput: A source cannot be read, stands twice, or its shards have another tokenizer.
+      InvalidInput: A source cannot be read, occurs twice, or its shards have another tokenizer.
     """
     others = dict(pair.rsplit("=", 1) for pair in mixture)
     texts = {first.stream.name: first}
@@ -123,18 +123,18 @@ def mix(
 def mixed_window_starts(
     seed: int, step: int, batch_size: int, parts: Sequence[Part], length: int
 ) -> np.ndarray:
-    """Returns where the windows of a training batch begin, of which each part has its share.
+    """Returns the first positions of the windows of a training batch, by the parts' shares.
 
-    Of every 1,000 examples in a row each part has exactly its share, in an order that is drawn.
-    Within itself it goes through epochs of its own, see `window_starts`; a small part with a large
-    share is read more often. The place in each part follows from the step alone.
+    Of every 1,000 consecutive examples each part has exactly its share, in a random order.
+    Each part goes through its own epochs, see `window_starts`; a small part with a large
+    share is read more often. The position in each part follows from the step alone.
 
     Args:
-      seed: Of the data order.
-      step: Optimizer updates so far.
+      seed: Seed of the data order.
+      step: Number of updates so far.
       batch_size: Windows in the batch, B.
-      parts: Of the split; shares sum to 1.
-      length: Tokens in a window; it begins and ends in one part.
+      parts: Parts of the split; shares sum to 1.
+      length: Tokens in a window, which lies in one part.
     Returns:
       [B] int64.
     """

@@ -1,4 +1,4 @@
-"""Tokens on disk, memory-mapped: for text that need not fit in memory."""
+"""Memory-mapped tokens on disk, for text that does not fit in memory."""
 
 import hashlib
 import json
@@ -24,15 +24,15 @@ _SHARD_FORMAT = 1
 class ShardedTokens:
     """Several memory-mapped files that read as one row of tokens.
 
-    Tokens are looked at as they are read: one outside the vocabulary, which jax would take for
-    another without a word, is refused. To look at all of them first would read the whole corpus at
+    Tokens are checked as they are read: one outside the vocabulary, which jax would silently
+    replace, is refused. Checking all of them first would read the whole corpus at
     every launch.
     """
 
     def __init__(
         self, paths: list[Path], counts: list[int], dtype: np.dtype, vocab_size: int
     ) -> None:
-        """Maps the files; nothing is read before it is asked for."""
+        """Maps the files; nothing is read yet."""
         self._vocab_size, self._folder = vocab_size, paths[0].parent if paths else None
         self._shards = [
             np.memmap(path, dtype, "r", shape=(n,)) for path, n in zip(paths, counts, strict=True)
@@ -69,7 +69,7 @@ class ShardedTokens:
 
 
 def refuse_used_folder(folder: Path) -> None:
-    """Raises InvalidInput where shards would mix with other files, or no folder can be made."""
+    """Raises InvalidInput if the folder contains other files or cannot be created."""
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or (above == folder and any(folder.iterdir())):
         raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
@@ -84,21 +84,21 @@ def write_shards(
     shard_tokens: int = 100_000_000,
     document_separator: str | None = None,
 ) -> int:
-    """Tokenizes pieces of text into shards that need not fit in memory.
+    """Tokenizes pieces of text into shards.
 
-    The folder gets `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
+    The folder receives `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
     above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
 
     Args:
       pieces: Text in order.
-      tokenizer: Gives the tokens.
+      tokenizer: The tokenizer.
       folder: A new or empty folder.
-      shard_tokens: Most tokens in one file.
-      document_separator: The line that ended a document of the pieces, see open_shards.
+      shard_tokens: Largest number of tokens in a file.
+      document_separator: Line that ends a document of the pieces, see open_shards.
     Returns:
       Number of tokens written.
     Raises:
-      InvalidInput: The folder holds something already, or shard_tokens < 1.
+      InvalidInput: The folder is not empty, or shard_tokens < 1.
     """
     if shard_tokens < 1:
         raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
@@ -164,14 +164,14 @@ def _written(
 
 
 def open_shards(folder: Path, document_separator: str | None = None) -> LoadedText:
-    """Maps a folder that write_shards made.
+    """Maps a folder of write_shards.
 
     Args:
-      folder: Of the shards.
-      document_separator: The line that is to end a document; None: as they were made.
+      folder: Folder of the shards.
+      document_separator: Line that ends a document, or None to keep the stored documents.
     Raises:
-      InvalidInput: A file is missing or damaged, or holds a token outside the vocabulary; or the
-        documents were ended by another line.
+      InvalidInput: A file is missing or damaged, or has a token outside the vocabulary; or the
+        documents end with another line.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))

@@ -12,14 +12,14 @@ COUNTED_AT_ONCE = 1 << 24  # tokens
 
 
 class TokenRow(Protocol):
-    """N tokens: an array, or files that are read when they are asked for."""
+    """N tokens: an array, or files that are read on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, indices: Any, /) -> Any: ...
 
 
 class Piece(NamedTuple):
-    """A stretch of text that ends with a line, a document or a file."""
+    """A piece of text that ends with a line, a document or a file."""
 
     text: str
     starts_document: bool
@@ -27,15 +27,15 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TokenStream:
-    """Tokens begin .. end of a longer row of tokens, with the documents that they belong to.
+    """Tokens begin .. end of a longer row of tokens, with their documents.
 
     Attributes:
       tokens: All N tokens.
       document_starts: [number of documents] int64, ascending from 0.
       begin: First token of this stream.
       end: One past its last token.
-      name: Where the tokens come from, for messages.
-      byte_ends: Of a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
+      name: Name of the source, for messages.
+      byte_ends: For a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
         if they are known without reading it.
     """
 
@@ -63,11 +63,11 @@ class TokenStream:
         return np.where(places < self.end, tokens, 0).astype(np.int32)
 
     def document_of(self, starts: np.ndarray) -> np.ndarray:
-        """Returns the number of the document that each place [B] is in, [B] int64."""
+        """Returns the document number of each position [B], [B] int64."""
         return np.searchsorted(self.document_starts, self.begin + starts, side="right") - 1
 
     def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which document each token of each window is in, and its place in it.
+        """Returns the document of each token of each window, and its position in it.
 
         Args:
           starts: [B] int.
@@ -88,15 +88,15 @@ class TokenStream:
     def split(
         self, fractions: tuple[float, ...], token_bytes: np.ndarray | None = None
     ) -> dict[str, "TokenStream"]:
-        """Cuts the stream into consecutive parts: train, validation, test.
+        """Divides the stream into consecutive parts: train, validation, test.
 
         Args:
-          fractions: Share of each part; they sum to 1.
-          token_bytes: [V] int, bytes that each token stands for. Given them, shares are of bytes,
-            so that the parts of a text are the same whatever its tokenizer, up to one token;
-            else they are of tokens.
+          fractions: Fraction of each part; they sum to 1.
+          token_bytes: Bytes of each token, [V] int. If given, fractions are of bytes,
+            so that the parts of a text are the same for all tokenizers, up to one token;
+            otherwise of tokens.
         Returns:
-          name of the split -> its stream.
+          Name of the split -> its stream.
         """
         shares = np.cumsum((0.0, *fractions))
         if token_bytes is None:
@@ -140,5 +140,5 @@ class LoadedText(NamedTuple):
 
 
 def narrowest_dtype(vocab_size: int) -> np.dtype:
-    """Returns the smallest little-endian integers that tokens fit in."""
+    """Returns the smallest little-endian integer type for the tokens."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")

@@ -1,7 +1,7 @@
-"""Made-up sequences whose best possible loss is known, so that a mechanism can be looked at alone.
+"""Synthetic sequences with a known best loss, which isolate a mechanism.
 
-Each row of LANGUAGES draws examples as a pure function of a generator. A sequence has one token
-more than a model reads; `scored` marks the tokens that have to be predicted.
+Each entry of LANGUAGES draws examples as a pure function of a generator. A sequence has one token
+more than a model reads; `scored` marks the tokens to predict.
 """
 
 import itertools
@@ -14,11 +14,11 @@ from transformer_jax.errors import InvalidInput
 
 
 class Examples(NamedTuple):
-    """Sequences, and what is asked of them.
+    """Sequences with the tokens to predict.
 
     Attributes:
       tokens: [N, T + 1] int32.
-      scored: [N, T + 1] bool, which tokens have to be predicted from those before; never the first.
+      scored: [N, T + 1] bool, tokens to predict from earlier ones; never the first.
     """
 
     tokens: np.ndarray
@@ -26,14 +26,14 @@ class Examples(NamedTuple):
 
 
 class Language(NamedTuple):
-    """A made-up language.
+    """A synthetic language.
 
     Attributes:
       words: Name of each token.
-      draw: (random numbers, N) -> N examples.
-      floor: Nats per scored token that no model can get below on average; a finite test split lies
-        a little above or below.
-      finite: All examples there are, where they can be listed; then splits share them out.
+      draw: Function (generator, N) -> N examples.
+      floor: Lowest possible mean loss in nats per scored token; a finite test split is
+        slightly above or below.
+      finite: All examples, if they can be listed; the splits then share them.
     """
 
     words: tuple[str, ...]
@@ -48,7 +48,7 @@ def copy(length: int, symbols: int) -> Language:
 
 
 def reverse(length: int, symbols: int) -> Language:
-    """A row of symbols, a bar, and the row backwards: c1 c2 c3 | c3 c2 c1."""
+    """A row of symbols, a bar, and the reversed row: c1 c2 c3 | c3 c2 c1."""
     return _echo(length, symbols, lambda row: row[:, ::-1])
 
 
@@ -66,10 +66,10 @@ def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) 
 
 
 def recall(length: int, symbols: int) -> Language:
-    """Pairs of a key and its value, then all keys in another order, each with its value again.
+    """Pairs of key and value, then all keys in another order, each with its value.
 
     k1 v1 k2 v2 k2 v2 k1 v1: associative recall with many queries (Arora et al. 2023,
-    arXiv:2312.04927, section 4.1). No key stands for two values.
+    arXiv:2312.04927, section 4.1). No key has two values.
     """
     pairs = (length + 1) // 4
     if not pairs:
@@ -99,13 +99,13 @@ _PREPOSITIONS = ("near", "behind", "above", "beside")
 
 
 def agreement(length: int, symbols: int) -> Language:
-    """A subject, nouns between, and a verb that agrees with the first: the keys near the door are.
+    """A subject, nouns, and a verb that agrees with the subject: the keys near the door are.
 
-    Linzen et al. 2016, arXiv:1611.01368, made small: each distractor is a preposition, "the" and a
-    noun, singular or plural by chance. The verb agrees with the first noun. Shorter sentences
-    have dots in front.
+    Linzen et al. 2016, arXiv:1611.01368, simplified: each distractor is a preposition, "the" and a
+    noun, randomly singular or plural. The verb agrees with the first noun. Shorter sentences
+    are padded with dots in front.
 
-    `symbols` is how many nouns there are, each in two numbers.
+    `symbols` is the number of nouns, each in two numbers.
     """
     if symbols > len(_NOUNS):
         raise InvalidInput(f"data.symbols={symbols}: there are {len(_NOUNS)} nouns")
@@ -138,7 +138,7 @@ def agreement(length: int, symbols: int) -> Language:
 
 
 def markov(length: int, symbols: int) -> Language:
-    """A chain in which each symbol depends on the last one alone; its entropy rate is the floor.
+    """A Markov chain, whose symbols depend only on the previous one; the floor is its entropy rate.
 
     H = - sum_i pi_i sum_j P_ij log P_ij with pi P = pi (Shannon 1948, section 7). The rows of P are
     drawn once, from exp of normal numbers of deviation 1.5, and are part of the language.
@@ -162,9 +162,9 @@ def markov(length: int, symbols: int) -> Language:
 
 
 def modular_addition(length: int, symbols: int) -> Language:
-    """A b = c with c = (a + b) mod p, p the number of symbols; splits share out the p * p sums.
+    """A b = c with c = (a + b) mod p, p the number of symbols; the splits share the p * p sums.
 
-    Power et al. 2022, arXiv:2201.02177, section 3. The test split holds sums never seen.
+    Power et al. 2022, arXiv:2201.02177, section 3. The test split has unseen sums.
     """
     if length < 3:
         raise InvalidInput(f"data.length={length}: a sum is read in 3 tokens")
@@ -187,7 +187,7 @@ def _letters(count: int) -> tuple[str, ...]:
 
 
 def _examples(tokens: np.ndarray, scored: np.ndarray) -> Examples:
-    """Returns examples that are all scored at the same places [T + 1]."""
+    """Returns examples that are all scored at the same positions [T + 1]."""
     return Examples(tokens.astype(np.int32), np.broadcast_to(scored, tokens.shape))
 
 
@@ -202,14 +202,14 @@ LANGUAGES: dict[str, Callable[[int, int], Language]] = {
 
 
 def load_language(source: str, length: int, symbols: int) -> Language:
-    """Returns the made-up language of that name.
+    """Returns the synthetic language with this name.
 
     Args:
       source: A name in LANGUAGES.
-      length: Most tokens that a model reads, T.
-      symbols: Of the language; nouns of `agreement`, the modulus of `modular_addition`.
+      length: Largest number of tokens that a model reads, T.
+      symbols: Number of symbols; nouns of `agreement`, modulus of `modular_addition`.
     Raises:
-      InvalidInput: No such language, or it cannot be of that size.
+      InvalidInput: There is no such language, or it cannot have that size.
     """
     if source not in LANGUAGES:
         raise InvalidInput(f"data.source={source}: expected one of {', '.join(LANGUAGES)}")

@@ -1,6 +1,6 @@
 """Rows of text: sentence pairs, and texts or pairs with labels, from TSV and CSV files (.gz too).
 
-A row that is not as it should be is refused with its file and line; nothing is skipped silently.
+An invalid row is refused with its file and line; nothing is skipped silently.
 """
 
 import csv
@@ -18,14 +18,14 @@ _ENDINGS = (".tsv", ".csv", ".tsv.gz", ".csv.gz")
 
 
 class Pairs(NamedTuple):
-    """Sentences and their translations, and the sha256 of them all."""
+    """Sentence pairs, and the sha256 of the whole set."""
 
     rows: list[tuple[str, str]]
     sha256: str
 
 
 class LabelledText(NamedTuple):
-    """Texts, one or two to an example, their classes, these classes' names, and a sha256 of all."""
+    """Texts, one or two per example, with classes, names of the classes, and a sha256 of all."""
 
     texts: list[tuple[str, ...]]
     labels: list[int]
@@ -39,7 +39,7 @@ def load_pairs(source: str) -> Pairs:
     Args:
       source: An embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
-      InvalidInput: No such source, or a row has fewer than two columns or an empty one.
+      InvalidInput: There is no such source, or a row has fewer than two columns or an empty one.
     """
     is_own = isinstance(source, OwnSource)
     rows = list(source.rows("a sentence and its translation, (str, str)", 2)) if is_own else []
@@ -58,13 +58,13 @@ def load_pairs(source: str) -> Pairs:
 def load_labelled_text(source: str) -> LabelledText:
     """Reads texts with labels: the columns `text` and `label` of each row, named in the first.
 
-    Where there is a column `text_pair` too, an example is two texts: premise and hypothesis say.
+    If there is a column `text_pair`, an example has two texts, e.g. premise and hypothesis.
 
     Args:
       source: An embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
-      InvalidInput: No such source, a column is missing, a row has another number of columns or an
-        empty text or label, some examples are pairs alone, or there is only one class.
+      InvalidInput: There is no such source, a column is missing, a row has too few columns or an
+        empty text or label, only some examples are pairs, or there is only one class.
     """
     is_own = isinstance(source, OwnSource)
     what = "a text, a second one or none, and their label, (str, str) or (str, str, str)"
@@ -82,7 +82,7 @@ def load_labelled_text(source: str) -> LabelledText:
 
 
 def _tables(source: str, kind: str) -> list[Path]:
-    """The files of a source; parts of a split would be pooled, so they are refused."""
+    """Returns the files of a source; refuses files of several splits, which would be pooled."""
     files = find_files(source, kind, *_ENDINGS)
     for file in files:
         stem = file.name.split(".")[0]
@@ -97,9 +97,9 @@ def _tables(source: str, kind: str) -> list[Path]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Returns the column `text` of a file, in an order that has nothing to do with the file's.
+    """Returns the column `text` of a file, in an order that is independent of the file's.
 
-    The order is that of `split_by_key` with seed 0: the first share of these texts and its train
+    The order is that of `split_by_key` with seed 0: the first fraction of these texts and its train
     split are the same texts, up to the border.
     """
     texts = {text: None for (text,) in _columns(path, "text")}
@@ -107,12 +107,12 @@ def read_texts(path: Path) -> list[str]:
 
 
 def read_labelled_file(path: Path) -> Iterator[tuple[str, ...]]:
-    """Gives the text, the second text if the file has a column of them, and the label of rows."""
+    """Yields the text, the second text if the file has that column, and the label of each row."""
     return _columns(path, "text", "label", optional="text_pair")
 
 
 def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str, ...]]:
-    """Yields some columns of each row, by their names in the first; the optional one is second."""
+    """Yields columns of each row by name; the optional column is second."""
     numbered = _rows(path)
     _, header = next(numbered, (0, []))
     if any(name not in header for name in names):
@@ -137,7 +137,7 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line numbers and columns; in a TSV a quote is a character like any other."""
+    """Yields each row's line number and cells. Quotes have no special meaning in TSV."""
     is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
     dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     # The mark that Excel begins with would make a quoted first field an unquoted one.

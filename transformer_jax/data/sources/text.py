@@ -1,6 +1,6 @@
 """Text: embedded, the user's files, or memory-mapped shards, read line by line.
 
-Text is encoded in pieces, the same way whether it stays in memory or goes to shards.
+Text is encoded in pieces, in the same way for memory and for shards.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ def load_text(
       source: An embedded name, a text file (.gz too), a folder of .txt files, a table whose column
         `text` is read as lines (see read_texts), a folder of shards made by
         `python -m experiments.make_shards`, or an OwnSource of documents.
-      tokenizer: As in make_tokenizer. Shards bring their own.
-      vocab_size: Tokens that a bpe tokenizer shall have.
-      document_separator: The line that ends a document, kept as its last line; None makes each
-        file one document. Shards have to be made with the same one.
-      train_share: How much of the text a bpe or word tokenizer is trained on, from its beginning.
+      tokenizer: As in make_tokenizer. Shards have their own.
+      vocab_size: Vocabulary size of a bpe tokenizer.
+      document_separator: Line that ends a document, kept as its last line; None makes each
+        file one document. Shards must be made with the same one.
+      train_share: Fraction of the text, from its beginning, for training a tokenizer.
     Returns:
       The stream, the tokenizer and the text's hash.
     Raises:

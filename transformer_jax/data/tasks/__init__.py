@@ -1,7 +1,7 @@
 """Tasks: examples of a source become Batches; nothing later depends on how.
 
-TASKS makes a task from options of a config, which it declares as a variant of any family does;
-TRAITS says what the rest of the package has to know of it. Both import it when it is chosen.
+TASKS makes a task from options of a config, declared like those of any variant;
+TRAITS has the facts that the rest of the package needs. Both import a task when it is chosen.
 """
 
 from typing import NamedTuple
@@ -23,19 +23,19 @@ TASKS = {
 class TaskTraits(NamedTuple):
     """Facts about a task that are needed without loading it.
 
-    The defaults are those of a task of your own, of which nothing is known.
+    The defaults suit a user-defined task, about which nothing is known.
 
     Attributes:
-      architectures: Take its inputs and give what it scores; empty: any may.
-      source: The kind that it reads, as data/sources/files.py names them; None: any.
-      needs: Methods and fields of a model that it uses beside training it.
-      rereads: Whether a model reads what was written before, token by token.
-      running_text: Whether its examples are windows of texts, so that neighbours are alike.
-      framed: What stands around a text that its models read, in the words of
+      architectures: Architectures that fit; empty for any.
+      source: Kind of its source, a key of data/sources/files.EMBEDDED, or None for any.
+      needs: Methods and fields of a model that it uses besides training.
+      rereads: Whether a model reads its own output, token by token.
+      running_text: Whether examples are windows of texts, so that neighbours are correlated.
+      framed: Template of the special tokens around a text, as for
         data/huggingface_tokenizers.as_huggingface.
-      shown_by: The Demonstration of what its models show, "module:NAME".
+      shown_by: The Demonstration of its models, "module:NAME".
       scored_with: Packages that its scores need.
-      heads: How names of Hugging Face's classes end whose heads are for it.
+      heads: Suffixes of Hugging Face class names with a head for it.
       tried_on: An embedded source to try such a model on.
     """
 
@@ -112,12 +112,12 @@ TRAITS = {
 
 
 def traits_of(task: str) -> TaskTraits:
-    """Returns what is known of a task, by its name in a config."""
+    """Returns the facts about a task, by its name in a config."""
     return TRAITS.get(task, TaskTraits())
 
 
 def task_of_head(name: str) -> str:
-    """Returns the task that a class of Hugging Face is for: the one whose ending is the longest."""
+    """Returns the task of a Hugging Face class: the one with the longest matching suffix."""
     fits = {
         end: task for task, traits in TRAITS.items() for end in traits.heads if name.endswith(end)
     }

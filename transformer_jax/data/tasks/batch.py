@@ -14,12 +14,12 @@ Numbers = Any  # numpy here, jax arrays once the step is traced
 
 
 class Batch(TypedDict):
-    """The only thing that data and models share.
+    """The only value that data and models share.
 
     Keys:
-      inputs: keyword arguments of the model, arrays [B, ...].
+      inputs: Keyword arguments of the model, arrays [B, ...].
       targets: [B] or [B, L] int32.
-      weights: like targets, float32, 0 where no loss is wanted.
+      weights: Shape of targets, float32, 0 where nothing is scored.
     """
 
     inputs: dict[str, Numbers]
@@ -30,14 +30,14 @@ class Batch(TypedDict):
 class Task(Protocol):
     """Interface of a task: examples as batches; nothing later depends on how.
 
-    A task of your own derives from it and says `sizes`, `batch` and `evaluation_batches`; the rest
-    is there. Its class, or a function that makes it, is `data.task=MODULE:NAME`: arguments named as
-    options of `data`, batch_size and stride get their values, those with types of options are
-    options of its own. It may have `words`, the names of its tokens, to be shown by, and
-    `clusters(split)`, which examples of a split belong together, [N] int. `reads_from_left` says
-    whether no prediction may see later tokens; unsaid, a task whose targets are the next inputs
-    does. A model with something of the user's own in it is tried by that before it trains. It may
-    have `batch_rows(seed, step, rows)`, see the function of that name.
+    A user-defined task derives from it and defines `sizes`, `batch` and `evaluation_batches`.
+    `data.task=MODULE:NAME` names its class, or a function that makes it: arguments named as
+    options of `data`, batch_size and stride get their values, and those with option types are
+    its own options. It may have `words`, the names of its tokens, and
+    `clusters(split)`, the cluster of each example, [N] int. `reads_from_left` states
+    whether predictions must not see later tokens; by default a task whose targets are the next
+    inputs does. Models with user-defined parts are checked for that before they train. It may
+    have `batch_rows(seed, step, rows)`, see the function with that name.
     """
 
     @property
@@ -51,7 +51,7 @@ class Task(Protocol):
 
     @abc.abstractmethod
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields a whole split in batches of one shape; rows beyond the end have weight 0."""
+        """Yields a whole split in batches of one shape; padding rows have weight 0."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -82,11 +82,11 @@ class Task(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Lines that the user should read before training."""
+        """Lines for the user before training."""
         return ()
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns the UTF-8 bytes of the targets of each row, [B] int64, if that is known."""
+        """Returns the UTF-8 bytes of each row's targets, [B] int64, or None if unknown."""
         del batch
         return None
 
@@ -95,7 +95,7 @@ _ROWS_AT_ONCE = 64
 
 
 def _facts_of(task: Task) -> dict[str, Any]:
-    """A hash of the evaluated examples, and how many there are."""
+    """Returns a hash of the evaluated examples, and their number."""
     digest, counts = hashlib.sha256(), {}
     for split in SPLITS[1:]:
         counts[split] = 0
@@ -107,15 +107,15 @@ def _facts_of(task: Task) -> dict[str, Any]:
 
 
 def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
-    """Returns some rows of the training batch of a step, for a host that needs no others.
+    """Returns some rows of a step's training batch, for a host that needs no others.
 
-    A task whose data is large has a method of this name, which makes no other rows.
+    A task with large data has a method of this name, which makes only these rows.
 
     Args:
       task: The data.
-      seed: Of the data order.
-      step: Optimizer updates so far.
-      rows: Their numbers in the batch, [R] int.
+      seed: Seed of the data order.
+      step: Number of updates so far.
+      rows: Indices of the rows in the batch, [R] int.
     """
     kinds: list[Any] = [*type(task).__mro__]
     rows_of, whole_of = (
@@ -138,7 +138,7 @@ def take_rows(batch: Batch, rows: np.ndarray | slice) -> Batch:
 
 
 def rows_of_batch(batch: Batch) -> list[bytes]:
-    """Returns what each row of a batch that is scored is, as bytes: what is read and asked."""
+    """Returns the inputs and targets of each scored row of a batch as bytes."""
     arrays = [*(batch["inputs"][name] for name in sorted(batch["inputs"])), batch["targets"]]
     weights = np.asarray(batch["weights"])
     scored = weights.reshape(len(weights), -1).any(1)
@@ -149,5 +149,5 @@ def rows_of_batch(batch: Batch) -> list[bytes]:
 
 
 def count_of_batch(batch: Batch, counted: str) -> int:
-    """Returns how many of what is counted a batch holds: its rows, or the places in them."""
+    """Returns the number of units in a batch: its rows, or their positions."""
     return batch["inputs"]["tokens"].size if counted == "tokens" else len(batch["targets"])

@@ -25,13 +25,13 @@ Inputs = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-    """Tell to which class each example belongs.
+    """Predict the class of each example.
 
     Attributes:
       inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
       labels: [N] int32.
-      classes: Their names.
-      splits: Name -> indices of examples.
+      classes: Names of the classes.
+      splits: Name of the split -> indices of examples.
       batch_size: Examples in a training batch, B.
       sizes: See Task.
       counted: See Task.
@@ -39,8 +39,8 @@ class Classification:
       protocol: See Task.
       remarks: See Task.
       tokenizer: See Task.
-      prepare: What a batch of inputs becomes before a model sees it.
-      augment: Changes a training batch of inputs at random.
+      prepare: Function applied to the inputs of every batch.
+      augment: Random change of the inputs of training batches.
     """
 
     inputs: Inputs
@@ -69,7 +69,7 @@ class Classification:
         return {"inputs": self.prepare(inputs), "targets": self.labels[chosen], "weights": weights}
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        """Yields the whole split in batches of one shape; padding rows have weight 0."""
         for indices, weights in batches_of(self.splits[split], batch_size):
             inputs = self.prepare({name: array[indices] for name, array in self.inputs.items()})
             yield {"inputs": inputs, "targets": self.labels[indices], "weights": weights}
@@ -90,10 +90,10 @@ def text_classification(
     length: int,
     batch_size: int,
 ) -> Classification:
-    """Texts with labels, in random splits in which examples with an equal first text stay together.
+    """Texts with labels, split at random so that examples with an equal first text stay together.
 
-    A text is a begin token, its tokens and an end token, filled up to `length`; a longer one loses
-    its end, and the facts count how many did. A second text follows with an end token of its own,
+    A text is a begin token, its tokens and an end token, padded to `length`; a longer one is cut
+    at its end, and the facts count these. A second text follows with its own end token,
     and the model gets the type of each token, 0 or 1 (Devlin et al. 2019, arXiv:1810.04805, figure
     2).
     """
@@ -141,16 +141,16 @@ def text_classification(
 def encode_texts(
     tokenizer: Tokenizer, texts: Iterable[str | tuple[str, ...]], length: int
 ) -> tuple[Inputs, int]:
-    """Returns the model's inputs for texts or pairs of texts, and how many were cut.
+    """Returns the model's inputs for texts or pairs of texts, and the number of cut ones.
 
-    Of a pair too long the longer text loses its end, until both fit.
+    In a pair that is too long the longer text is cut until both fit.
 
     Args:
-      tokenizer: Of the model.
+      tokenizer: Tokenizer of the model.
       texts: N of them.
-      length: Tokens of a row with its special tokens, L.
+      length: Tokens per row, special tokens included, L.
     Returns:
-      tokens and segments, [N, L] int32, for pairs types as well; and a count.
+      Tokens and segments, [N, L] int32, for pairs types as well; and a count.
     """
     specials = special_tokens(tokenizer)
     rows, types, cut = [], [], 0
@@ -172,7 +172,7 @@ def encode_texts(
 
 
 def _lengths_that_fit(lengths: list[int], most: int) -> list[int]:
-    """Shortens the longer of two texts, the second of equals, until they hold `most` tokens."""
+    """Returns lengths of two texts that sum to `most`, by cutting the longer one, or the second."""
     if len(lengths) == 1:
         return [min(*lengths, most)]
     first, second = lengths
@@ -194,18 +194,18 @@ def image_classification(
 ) -> Classification:
     """Images with labels; pixels are normalised by the training split's mean and deviation.
 
-    A source's own test set stays the test set; the validation split is then drawn from the rest,
-    its share being of the rest's.
+    The source's own test set stays the test set; the validation split is then a
+    fraction of the rest.
 
     Args:
       source: See load_images.
-      splits: Shares of train, validation and test.
-      split_seed: Of the split.
-      train_examples: How many to learn from; None: all.
+      splits: Fractions of train, validation and test.
+      split_seed: Seed of the split.
+      train_examples: Number of training examples, or None for all.
       batch_size: Images in a batch, B.
-      max_rotation: Most degrees by which a training image is turned, zeros coming in.
-      max_shift: Most pixels by which a training image is moved in each direction.
-      flip: Whether every other training image is mirrored left to right.
+      max_rotation: Largest rotation of training images in degrees; the border is filled with 0.
+      max_shift: Largest shift of training images in each direction, in pixels.
+      flip: Whether a random half of the training images is mirrored left to right.
     """
     arrays = load_images(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
@@ -235,9 +235,9 @@ def image_classification(
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each channel, of values in [0, 1].
+    """Returns mean and standard deviation of each channel, for values in [0, 1].
 
-    From counts of the 256 values, which are exact; a float32 sum over millions of pixels stalls.
+    Computed from exact counts of the 256 values; a float32 sum over millions of pixels stalls.
 
     Args:
       images: [N, height, width, C] uint8.
@@ -254,14 +254,14 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float) -> np.ndarray:
-    """Turns each image about its middle by up to max_rotation degrees, zeros coming in.
+    """Rotates each image about its centre by up to max_rotation degrees; the border becomes 0.
 
     Args:
       images: [B, height, width, C].
-      draws: Random numbers.
-      max_rotation: Degrees; 0 leaves the images as they are.
+      draws: Random generator.
+      max_rotation: Degrees; 0 leaves the images unchanged.
     Returns:
-      [B, height, width, C], float32 where anything turned: values between pixels are bilinear.
+      [B, height, width, C], float32 if rotated; values between pixels are interpolated bilinearly.
     """
     if max_rotation == 0:
         return images
@@ -286,12 +286,12 @@ def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float)
 def shifted_and_flipped(
     images: np.ndarray, draws: np.random.Generator, max_shift: int, flip: bool
 ) -> np.ndarray:
-    """Moves each image by up to max_shift pixels, zeros coming in, and mirrors half of them.
+    """Shifts each image by up to max_shift pixels and mirrors half of them; the border becomes 0.
 
     Args:
       images: [B, height, width, C].
-      draws: Random numbers.
-      max_shift: Pixels; 0 moves nothing.
+      draws: Random generator.
+      max_shift: Pixels; 0 does not shift.
       flip: Whether images are mirrored left to right.
     Returns:
       [B, height, width, C].
@@ -316,7 +316,7 @@ def vector_classification(
     train_examples: int | None,
     batch_size: int,
 ) -> Classification:
-    """Sequences of vectors with labels: time series, features; as they are in the file."""
+    """Sequences of vectors with labels, e.g. time series, unchanged from the file."""
     arrays = load_vectors(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
     longest, num_features = arrays.inputs.shape[1:]
@@ -344,15 +344,15 @@ def vector_classification(
 def with_fewer_to_train_on(
     parts: dict[str, np.ndarray], count: int | None, seed: int, source: str
 ) -> dict[str, np.ndarray]:
-    """Leaves `count` examples in the training split, fewer of them being among more.
+    """Keeps `count` examples of the training split; a smaller set is part of a larger one.
 
     Args:
       parts: Split -> indices.
-      count: Examples to keep, drawn at random; None keeps all.
-      seed: Of the splits.
-      source: For messages.
+      count: Number of examples, drawn at random, or None for all.
+      seed: Seed of the splits.
+      source: Name of the source, for messages.
     Raises:
-      InvalidInput: A split is empty, or has fewer examples than that.
+      InvalidInput: A split is empty, or has fewer examples.
     """
     refuse_empty_splits(source, parts)
     train = parts["train"]
@@ -369,7 +369,7 @@ def with_fewer_to_train_on(
 def _array_splits(
     source: str, arrays: Arrays, shares: tuple[float, ...], seed: int, train_examples: int | None
 ) -> dict[str, np.ndarray]:
-    """Splits arrays so that equal ones stay together; a source's own test set is kept as it is."""
+    """Splits arrays so that equal ones stay together; a source's own test set is kept."""
     count = len(arrays.labels)
     rest = arrays.inputs[: arrays.first_test]
     keys = [hashlib.sha256(example.tobytes()).hexdigest() for example in rest]

@@ -41,26 +41,26 @@ Mixture = Annotated[
 class LanguageModelling:
     """Predict the next token.
 
-    Training: an epoch cuts the train split into windows of `length` tokens, see `window_starts`.
+    Training: an epoch divides the train split into windows of `length` tokens, see `window_starts`.
 
     Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens; the first
     scores all its predictions, each later one only its last `stride`, so every token but the first
-    (of each document, if they are kept apart) is scored exactly once, with at least length - stride
-    tokens before it in the same window (where the text has them). With `unscored` those at the
-    beginning of a window that would be its predictions are left out.
+    (of each document, if they are separate) is scored exactly once, with at least length - stride
+    tokens before it in the same window (if the text has them). With `unscored` the first
+    predictions of a window are left out.
 
     Attributes:
-      tokenizer: Of the text.
-      splits: Name -> stream.
+      tokenizer: Tokenizer of the text.
+      splits: Name of the split -> stream.
       length: Tokens the model sees at once, L.
       batch_size: Windows in a training batch, B.
-      separate_documents: Whether documents in one window are kept apart: no attention and no
+      separate_documents: Whether documents in one window are separate: no attention and no
         prediction across their borders, positions from 0 in each.
       stride: Tokens between the starts of two evaluated windows, 1 .. length; length if None.
-      unscored: Tokens at the beginning of each window, or of each document that is kept apart, that
-        are read and not predicted: what a prefix shows is no prediction.
+      unscored: Tokens at the beginning of each window, or of each separate document, that
+        are read and not predicted, e.g. a prefix.
       facts: See Task.
-      parts: Of the train split, of which each has its share of the windows; (): it is one text.
+      parts: Parts of the train split with their shares of the windows; () for one text.
     """
 
     tokenizer: Tokenizer
@@ -91,23 +91,23 @@ class LanguageModelling:
         unscored: Natural = 0,
         mixture: Mixture = (),
     ) -> "LanguageModelling":
-        """Reads the text that the options of a config name.
+        """Reads the text that a config's options name.
 
         Args:
           source: See load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: Of the text.
+          tokenizer: Tokenizer of the text.
           vocab_size: Tokens of a bpe or word tokenizer.
           document_separator: Line that ends a document.
-          separate_documents: Whether documents in one window do not see each other.
-          splits: Shares of train, validation and test in the text's order, by bytes; by tokens
-            where these have no bytes, those of words and of Hugging Face.
+          separate_documents: Whether documents in one window are hidden from each other.
+          splits: Fractions of train, validation and test in the text's order, by bytes; by tokens
+            if the tokenizer counts no bytes.
           length: Tokens of a window, L.
           batch_size: Windows in a batch, B.
-          stride: Tokens between windows of an evaluation; None: length.
+          stride: Tokens between windows of an evaluation; length if None.
           unscored: Tokens at the beginning of each window that are read and not predicted.
-          mixture: Further sources and the share of the training windows that each has; the rest is
-            of data.source, whose tokenizer they have. Each is split by itself, and what is
-            evaluated is all of their validation or test parts.
+          mixture: Further sources and the share of training windows of each; the rest is
+            from data.source, whose tokenizer is used. Sources are split separately, and
+            evaluation uses all validation or test parts.
         """
         text = load_text(source, tokenizer, vocab_size, document_separator, train_share=splits[0])
         stream, tokenizer, sha256 = text
@@ -151,7 +151,7 @@ class LanguageModelling:
         return self.batch_rows(seed, step, slice(None))
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
-        """Returns some rows of it, [R] int or a slice; no other text is read."""
+        """Returns some rows of the batch, [R] int or a slice; no other text is read."""
         drawn = (seed, step, self.batch_size)
         if self.parts:
             from transformer_jax.data.sources.mixture import mixed_window_starts
@@ -162,11 +162,11 @@ class LanguageModelling:
         return self._examples("train", starts[rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; rows beyond the end have weight 0.
+        """Yields the whole split in batches of one shape; padding rows have weight 0.
 
         Args:
           split: A name in `splits`.
-          batch_size: Windows in a batch; changes nothing but speed.
+          batch_size: Windows in a batch; affects only speed.
         """
         stride = self.stride or self.length
         predictions = len(self.splits[split]) - 1
@@ -210,7 +210,7 @@ class LanguageModelling:
 def text_facts(
     source: str, sha256: str, tokenizer: Tokenizer, splits: dict[str, TokenStream]
 ) -> dict[str, Any]:
-    """Returns what identifies a tokenized text."""
+    """Returns the facts that identify a tokenized text."""
     return {
         "source": source,
         "sha256": sha256,
@@ -220,12 +220,12 @@ def text_facts(
 
 
 def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int) -> None:
-    """Raises InvalidInput where a split has too few tokens for its windows.
+    """Raises InvalidInput if a split has too few tokens for its windows.
 
     Args:
-      splits: Name -> stream.
-      window: Tokens that one example takes; training needs twice as many, for its moving grid.
-      length: What the config calls it.
+      splits: Name of the split -> stream.
+      window: Tokens of one example; training needs twice as many, for its moving grid.
+      length: The option's value, for messages.
     """
     for split, stream in splits.items():
         fewest = 2 * window - 1 if split == "train" else window

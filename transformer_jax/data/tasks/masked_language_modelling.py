@@ -1,4 +1,4 @@
-"""Masked language modelling: predict hidden tokens from both sides."""
+"""Masked language modelling: predict masked tokens from both sides."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ _EVALUATION_SEED = 0  # the hidden places of an evaluated window never change
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelling:
-    """Predict hidden tokens: Devlin et al. 2019, arXiv:1810.04805, section 3.1.
+    """Predict masked tokens: Devlin et al. 2019, arXiv:1810.04805, section 3.1.
 
-    A window is a begin token and length - 1 tokens of text. Each of these is chosen with
+    A window is a begin token and length - 1 tokens of text. Each is chosen with
     probability `mask_rate`; of the chosen, 80 % are replaced by the mask token, 10 % by a random
-    token, 10 % stay, and all of them are to be predicted. What is chosen in training is drawn from
+    token, 10 % stay, and all are predicted. The choice in training is drawn from
     seed and step; in an evaluated window it is always the same.
 
     Attributes:
-      tokenizer: Of the text.
-      splits: Name -> stream.
+      tokenizer: Tokenizer of the text.
+      splits: Name of the split -> stream.
       length: Tokens the model sees at once, L.
       batch_size: Windows in a training batch, B.
       mask_rate: Probability that a token is chosen.
@@ -59,17 +59,17 @@ class MaskedLanguageModelling:
         batch_size: int,
         mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Reads the text that the options of a config name.
+        """Reads the text that a config's options name.
 
         Args:
           source: See load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: Of the text.
+          tokenizer: Tokenizer of the text.
           vocab_size: Tokens of a bpe or word tokenizer.
           document_separator: Line that ends a document.
-          splits: Shares of train, validation and test, in the text's order, by tokens.
+          splits: Fractions of train, validation and test, in the text's order, by tokens.
           length: Tokens of a window, L.
           batch_size: Windows in a batch, B.
-          mask_rate: Probability that a token has to be predicted.
+          mask_rate: Probability that a token is predicted.
         """
         stream, tokenizer, sha256 = load_text(
             source, tokenizer, vocab_size, document_separator, train_share=splits[0]
@@ -83,7 +83,7 @@ class MaskedLanguageModelling:
 
     @property
     def specials(self) -> Specials:
-        """The tokens that are no text."""
+        """Special tokens of the tokenizer."""
         return special_tokens(self.tokenizer)
 
     @property
@@ -101,14 +101,14 @@ class MaskedLanguageModelling:
         return self.batch_rows(seed, step, slice(None))
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
-        """Returns some rows of it, [R] int or a slice; no other text is read."""
+        """Returns some rows of the batch, [R] int or a slice; no other text is read."""
         places, window = len(self.splits["train"]), self.length - 1
         starts = window_starts(seed, step, self.batch_size, places, window)
         draws = step_generator(seed, step, "mask").random((3, self.batch_size, window))
         return self._examples("train", starts[rows], draws[:, rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        """Yields the whole split in batches of one shape; padding rows have weight 0."""
         window = self.length - 1
         count = -(-len(self.splits[split]) // window)
         for first in range(0, count, batch_size):
@@ -124,7 +124,7 @@ class MaskedLanguageModelling:
         return stream.document_of(np.arange(-(-len(stream) // window)) * window)
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """None: hidden tokens say nothing about the length of the text."""
+        """Returns None, since masked tokens do not determine the length of the text."""
         return None
 
     def _examples(self, split: str, starts: np.ndarray, draws: np.ndarray) -> Batch:

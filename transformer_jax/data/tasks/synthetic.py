@@ -1,4 +1,4 @@
-"""Made-up languages whose best loss is known: copying, recall, agreement, sums."""
+"""Synthetic languages with a known best loss: copying, recall, agreement, sums."""
 
 import dataclasses
 import hashlib
@@ -19,16 +19,16 @@ _EVALUATED = 512
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticTask:
-    """Predict the tokens of a made-up language that can be known.
+    """Predict the predictable tokens of a synthetic language.
 
     Every training batch is drawn anew; validation and test split are 512 examples each that do not
-    depend on the seed of a run. Where all examples can be listed, splits share them out, and
-    training draws from its own share.
+    depend on the run's seed. If all examples can be listed, the splits share them, and
+    training draws from its share.
 
     Attributes:
       source: Name of the language.
       language: See Language.
-      held: Split -> its examples; of an endless language without the train split.
+      held: Split -> its examples; for an infinite language without the train split.
       batch_size: Examples in a training batch, B.
       facts: See Task.
     """
@@ -54,15 +54,15 @@ class SyntheticTask:
         batch_size: int,
         symbols: Annotated[int, Ge(2)] = 8,
     ) -> "SyntheticTask":
-        """Makes the language that the options of a config name.
+        """Makes the language that a config's options name.
 
         Args:
-          source: A made-up language.
+          source: Name of the language.
           length: Tokens of an example, L.
-          splits: Shares of train, validation and test, where a language has finitely many examples.
-          split_seed: Of the split.
+          splits: Fractions of train, validation and test, for finite languages.
+          split_seed: Seed of the split.
           batch_size: Examples in a batch, B.
-          symbols: Symbols of the language, nouns of agreement, the modulus of modular_addition.
+          symbols: Number of symbols, nouns of agreement, or the modulus of modular_addition.
         """
         language = load_language(source, length, symbols)
         if language.finite is None:
@@ -117,14 +117,14 @@ class SyntheticTask:
         return _batch(self.language.draw(step_generator(seed, step, "draw"), self.batch_size))
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        """Yields the whole split in batches of one shape; padding rows have weight 0."""
         held = self.held[split]
         for rows, counts in batches_of(np.arange(len(held.tokens)), batch_size):
             batch = _batch(Examples(*(array[rows] for array in held)))
             yield {**batch, "weights": batch["weights"] * counts[:, None]}
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """None: the tokens are no text."""
+        """Returns None, since the tokens are not text."""
         return None
 
     def spell(self, tokens: np.ndarray) -> str:

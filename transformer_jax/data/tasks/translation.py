@@ -18,17 +18,17 @@ from transformer_jax.errors import InvalidInput
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """Write the target sentence after reading the source, with teacher forcing.
+    """Write the target sentence after reading the source sentence, with teacher forcing.
 
     Both languages share one tokenizer. The model reads `source` (tokens and an end token) and
     `tokens` (a begin token and the target), and predicts the target and an end token. Pairs that
-    do not fit into `length` are left out, and counted in `facts`.
+    do not fit into `length` are left out and counted in `facts`.
 
     Attributes:
-      tokenizer: Of both languages.
+      tokenizer: Tokenizer of both languages.
       pairs: All sentence pairs that fit.
-      splits: Name -> indices of pairs; pairs with the same source sentence are in one split.
-      length: Tokens of the longest source and the longest target, L.
+      splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
+      length: Longest source and target in tokens, L.
       batch_size: Pairs in a training batch, B.
       facts: See Task.
     """
@@ -54,7 +54,7 @@ class Translation:
         length: int,
         batch_size: int,
     ) -> "Translation":
-        """Reads the pairs that the options of a config name."""
+        """Reads the pairs that a config's options name."""
         pairs, sha256 = load_pairs(source)
         to_learn = split_by_key([pair[0] for pair in pairs], splits, split_seed)["train"]
         tokenizer = make_tokenizer(
@@ -115,18 +115,18 @@ class Translation:
         return self._examples(train[examples])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        """Yields the whole split in batches of one shape; padding rows have weight 0."""
         for indices, counts in batches_of(self.splits[split], batch_size):
             batch = self._examples(indices)
             batch["weights"] = batch["weights"] * counts[:, None]
             yield batch
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """None: a token that ends a sentence stands for no byte."""
+        """Returns None, since end tokens have no bytes."""
         return None
 
     def references(self, split: str) -> dict[str, list[str]]:
-        """Returns each source sentence of a split with all its translations there."""
+        """Returns each source sentence of a split with all its translations in it."""
         found: dict[str, list[str]] = {}
         for index in self.splits[split]:
             source, target = self.pairs[index]
@@ -141,7 +141,7 @@ class Translation:
 
 
 def with_end(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Returns a sentence to translate as models of this task read it: tokens, then an end."""
+    """Returns a sentence to translate in the form that models read: tokens, then an end token."""
     return [*tokenizer.encode(text), special_tokens(tokenizer).end]
 
 
@@ -151,12 +151,12 @@ def encode_sources(
     """Returns the model's inputs for sentences to translate.
 
     Args:
-      encode: A sentence -> its tokens, with those that stand around it.
+      encode: Function from a sentence to its tokens, special tokens included.
       texts: N sentences.
-      length: Tokens of the longest one, M.
-      padding: The token that fills up a row.
+      length: Largest number of tokens, M.
+      padding: Padding token.
     Returns:
-      source and source_segments, [N, M] int32.
+      Source and source_segments, [N, M] int32.
     Raises:
       InvalidInput: A sentence is too long.
     """
@@ -173,7 +173,7 @@ def encode_sources(
 
 
 def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows of tokens filled up to a length, and 1 where there is a token, 0 elsewhere."""
+    """Returns padded rows of tokens, and 1 for tokens, 0 for padding."""
     tokens = np.full((len(rows), length), padding, np.int32)
     segments = np.zeros((len(rows), length), np.int32)
     for index, row in enumerate(rows):
@@ -183,7 +183,7 @@ def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray
 
 
 def refuse_empty_splits(source: str, splits: dict[str, np.ndarray]) -> None:
-    """Raises InvalidInput where a split got no example."""
+    """Raises InvalidInput if a split has no example."""
     empty = [split for split, indices in splits.items() if len(indices) == 0]
     if empty:
         raise InvalidInput(
