@@ -1,9 +1,9 @@
 """Thin commands over the library: `python -m experiments.VERB --help`.
 
-On Linux a command starts itself once more with huge pages, before anything is imported. XLA on a
-CPU takes new memory at each call, and to touch it for the first time in pieces of 4 kB can last as
-long as the arithmetic. The C library reads the wish at its start alone; a GLIBC_TUNABLES of the
-user's own is left as it is.
+On Linux a command restarts itself with huge pages before anything is imported. XLA on a
+CPU allocates new memory at each call, and touching it for the first time in pages of 4 kB can take
+as long as the arithmetic. The C library reads this setting only at its start; a GLIBC_TUNABLES of
+the user is left unchanged.
 """
 
 import os
@@ -29,7 +29,7 @@ def _offers_huge_pages() -> bool:
 
 
 def _in_a_line(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Ends a command with a line where imports were interrupted, or a package is missing."""
+    """Ends a command with one line if imports are interrupted, or a package is missing."""
     if issubclass(kind, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         sys.exit(130)

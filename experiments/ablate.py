@@ -1,4 +1,4 @@
-r"""Compares arms over paired seeds: shows the plan, runs what is missing, and judges.
+r"""Compares arms over paired seeds: shows the plan, trains missing runs, and judges.
 
 Example:
   python -m experiments.ablate --config=configs/ablations/positions.py --seeds=20:25 \

@@ -1,4 +1,4 @@
-"""Scores simple methods on the data of a config: what a model of it has to beat.
+"""Scores simple methods on the data of a config, which models have to beat.
 
 Example:
   python -m experiments.baselines --config=configs/shakespeare.py
@@ -11,7 +11,7 @@ from experiments.command import Parser, execute
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Reads the arguments and prints a row for each method; returns scores and gate."""
+    """Reads the arguments and prints a row per method; returns scores and gate."""
     parser = Parser("baselines", __doc__, takes_config=True)
     parser.add_json()
     arguments = parser.read(argv)

@@ -1,13 +1,13 @@
-"""Times this package beside PyTorch, plain flax.linen and transformers, and against the machine.
+"""Compares this package's speed with PyTorch, plain flax.linen, transformers and the machine.
 
-  training  an update, the evaluation of a batch, compiling, memory
-  writing   tokens one by one, for 1 text and for 8
-  start     `train` of a config: until its first step, and where the time goes from there on
-  members   an update of several seeds of a config, by one program under vmap
-  limits    of the machine: matrix products and memory, of which the others get a share
+  training  an update, the evaluation of a batch, compilation, memory
+  writing   generation token by token, for 1 text and for 8
+  start     `train` of a config: the time to its first step, and its parts
+  members   an update of several seeds of a config, in one program under vmap
+  limits    the machine's rates of matrix products and memory
 
-Each program runs in a process of its own, one after the other, in alternating rounds, so that a
-machine that is busy for a while slows them all. What counts is the ratio within a round.
+Each program runs in its own process, one after the other, in alternating rounds, so that a
+busy machine slows all of them. The ratio within a round is what counts.
 
 Example:
   python -m experiments.bench --rounds=5
@@ -45,9 +45,9 @@ class Measure(NamedTuple):
     """A line of the table.
 
     Attributes:
-      unit: Of the figure.
-      limit: Whose share is told, and the count that it is a share of: what every program has to
-        compute or to read, in units of the limit times the figure's; None: no share.
+      unit: Unit of the figure.
+      limit: Limit whose share is printed, and the count that it is a share of: what programs
+        compute or read, in units of the limit times those of the figure; or None.
     """
 
     unit: str
@@ -124,7 +124,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _jobs(arguments: Any) -> list[str]:
-    """WHAT:PROGRAM of all that is asked for."""
+    """Returns WHAT:PROGRAM for everything that was requested."""
     asked = arguments.what.split(",")
     for name in asked:
         if name not in WHAT:
@@ -143,7 +143,7 @@ def _jobs(arguments: Any) -> list[str]:
 
 
 def _time(repeat: Callable[[int], None], count: int) -> float:
-    """Seconds of one of so many repetitions."""
+    """Returns the seconds of one repetition."""
     started = time.perf_counter()
     repeat(count)
     return (time.perf_counter() - started) / count
@@ -168,7 +168,7 @@ def _training(name: str, arguments: Any) -> Figures:
 
 
 def _most_memory() -> float:
-    """Bytes that the GPU has held for this process; without one, that the process has held."""
+    """Returns the peak bytes on the GPU of this process, or without one, of the process."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
@@ -179,7 +179,7 @@ def _most_memory() -> float:
 
 
 def _operations(shape: Any, dtype: str) -> Figures:
-    """FLOPs that every program has to compute, of the traced model."""
+    """Returns the FLOPs that every program has to compute, from the traced model."""
     import jax
     import numpy as np
 
@@ -222,7 +222,7 @@ def _start(name: str, arguments: Any) -> Figures:
 
 
 def _watch(config: str, run: Path, cache: Path) -> tuple[float, float]:
-    """Seconds of a `train`: until its first step is done, and until its end."""
+    """Returns the seconds of a `train`: to the end of its first step, and to its end."""
     command = [sys.executable, "-m", "experiments.train", f"--config={config}", f"--workdir={run}"]
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     first, status = None, run / "STATUS"
@@ -267,7 +267,7 @@ class Work(NamedTuple):
     """Runs one worker.
 
     Attributes:
-      programs: Whose names it takes.
+      programs: Names of the programs.
       measure: (name, arguments) -> figures by name: lines of MEASURES, and counts.
     """
 

@@ -1,8 +1,8 @@
-"""The same training step, and the same writing, by several programs, for `experiments.bench`.
+"""Programs for `experiments.bench`: the same training step and generation in several libraries.
 
 Every program is a decoder with tied embeddings, no biases, GELU and pre-norm, AdamW with decay and
-clipping by global norm, on random tokens. Those of TRAINERS train and score, those of WRITERS
-write.
+clipping by global norm, on random tokens. TRAINERS train and evaluate, WRITERS
+generate.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ class Trainer(NamedTuple):
     """Timed functions of a program that trains; each returns when it is done.
 
     Attributes:
-      take: Takes so many updates.
-      score: Computes the mean loss of so many batches, without gradients.
+      take: Takes a number of updates.
+      score: Computes the mean loss of a number of batches, without gradients.
     """
 
     take: Repeat
@@ -61,7 +61,7 @@ def _optax_adamw():
 
 
 def our_decoder(shape: Shape, dtype: str) -> Any:
-    """Our `Decoder` of a shape."""
+    """Returns our `Decoder` with a shape."""
     import jax.numpy as jnp
 
     from transformer_jax import Decoder
@@ -274,7 +274,7 @@ def torch_compiled(shape: Shape, dtype: str) -> Trainer:
 
 
 def ours_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
-    """`generate_from` with our `Decoder`: the likeliest token after each other one."""
+    """`generate_from` with our `Decoder`, greedy."""
     import jax
 
     from transformer_jax.generation import generate_from

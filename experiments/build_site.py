@@ -101,7 +101,7 @@ def write_sources(docs: Path) -> None:
 
 
 def _write_studies(folder: Path) -> None:
-    """An overview, and a page for each study with its figures."""
+    """Writes an overview, and a page for each study with its figures."""
     folder.mkdir()
     overview = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     overview = overview.replace("../docs/", "../").replace("results/", "")
@@ -115,7 +115,7 @@ def _write_studies(folder: Path) -> None:
 
 
 def _write_reference(folder: Path) -> None:
-    """A page a part of the package, from the docstrings."""
+    """Writes a page for each part of the package, from the docstrings."""
     folder.mkdir()
     lines = ["# Reference", "", "Functions and modules, from their docstrings.", ""]
     for heading, modules in _REFERENCE.items():
@@ -127,7 +127,7 @@ def _write_reference(folder: Path) -> None:
 
 
 def _with_pages(config: str, docs: Path) -> str:
-    """The site's config with the generated pages in its navigation, and ours on Python's path."""
+    """Returns the site's config with the generated pages, and this clone on Python's path."""
     for heading, folder in (("Studies", "studies"), ("Reference", "reference")):
         pages = sorted((docs / folder).glob("*.md"), key=lambda p: (p.stem != "index", p.stem))
         inside = json.dumps([f"{folder}/{page.name}" for page in pages])

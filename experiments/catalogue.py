@@ -1,4 +1,4 @@
-r"""Writes the catalogue of components: what each row of each table is, its options, laws and cost.
+r"""Writes the catalogue of components: description, options, laws and cost of each variant.
 
 Example:
   python -m experiments.catalogue --out=docs/catalogue.md
@@ -91,11 +91,11 @@ class RowCost(NamedTuple):
     """Returns the cost of a variant in a decoder, relative to the default's.
 
     Attributes:
-      parameters: Of the whole model.
-      operations: Of the loss and its gradient.
-      laws: How many are kept, out of how many.
-      by_length: Operations at each of _LENGTHS tokens, over the default's there; for what lets
-        places exchange what they know.
+      parameters: Parameters of the whole model, relative to the default's.
+      operations: Operations of the loss and its gradient, likewise.
+      laws: Number of laws that hold, and of all laws.
+      by_length: Operations at each of _LENGTHS tokens, likewise; for attention and
+        mixers.
     """
 
     parameters: float
@@ -105,7 +105,7 @@ class RowCost(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, measures every row and writes the page."""
+    """Reads the arguments, measures every variant and writes the page."""
     parser = Parser("catalogue", __doc__)
     parser.add_argument("--out", default="docs/catalogue.md", help="the page (docs/catalogue.md)")
     arguments = parser.read(argv)
@@ -119,7 +119,7 @@ class Entry(NamedTuple):
     """A variant as the page describes it.
 
     Attributes:
-      says: Its docstring.
+      says: Docstring of the variant.
       options: Full key -> option.
     """
 
@@ -146,7 +146,7 @@ def page(costs: dict[tuple[str, str], RowCost]) -> str:
     """Returns the page as Markdown.
 
     Args:
-      costs: (key, row) -> cost, where one is known.
+      costs: (key, name) -> cost, if known.
     """
     parts = [_HEAD]
     for key, (title, what) in _TITLES.items():
@@ -158,7 +158,7 @@ def page(costs: dict[tuple[str, str], RowCost]) -> str:
 
 
 def entry(key: str, name: str, row: Entry, cost: RowCost | None) -> str:
-    """Returns what the page says of one row."""
+    """Returns the section of one variant."""
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
     lines = [f"### `{name}`\n", described, ""]
     for option_key, option in row.options.items():
@@ -179,7 +179,7 @@ def entry(key: str, name: str, row: Entry, cost: RowCost | None) -> str:
 
 
 def metrics() -> str:
-    """Returns the section of what runs are measured by."""
+    """Returns the section of metrics."""
     rows = []
     for name, row in entries_of("evaluation.metrics").items():
         facts = metric_facts(name)
@@ -189,7 +189,7 @@ def metrics() -> str:
 
 
 def hooks() -> str:
-    """Returns the section of what looks on while a model is trained."""
+    """Returns the section of hooks."""
     rows = (
         f"| `{name}` | {' '.join(row.says.split())} |"
         for name, row in entries_of("hooks.functions").items()
@@ -198,13 +198,13 @@ def hooks() -> str:
 
 
 def sites() -> str:
-    """Returns the section of the named places inside models."""
+    """Returns the section of sites."""
     rows = (f"| `{name}` | {what} |" for name, what in SITES.items())
     return "\n".join([_SITES, "| site | what it holds |", "|---|---|", *rows])
 
 
 def measure_all() -> dict[tuple[str, str], RowCost]:
-    """Measures every row that stands in a decoder."""
+    """Measures every variant of a decoder."""
     base = _size_of({})
     costs = {}
     for key in _TITLES:

@@ -25,7 +25,7 @@ _COMPLETES = "_ARGCOMPLETE"  # is set where a shell asks what may follow, see ar
 
 
 def file_to_write(path: str | Path, flag: str) -> Path:
-    """Returns a path that a file may be written to; makes its folder.
+    """Returns a path for a new file, and makes its folder.
 
     Raises:
       InvalidInput: It is a folder, or its folder cannot be made.
@@ -42,10 +42,10 @@ def file_to_write(path: str | Path, flag: str) -> Path:
 
 @contextlib.contextmanager
 def by_flags(*names: str) -> Generator[None]:
-    """Names flags in refusals that begin with an option of `data`, where a command has no config.
+    """Names flags instead of options of `data` in messages of commands without a config.
 
     Args:
-      *names: Of options and of flags.
+      *names: Names of options that are flags.
     """
     try:
         yield
@@ -65,7 +65,7 @@ class Ended(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose refusals are ours: a suggestion, and exit code 2.
+    """argparse with our error messages: a suggestion, and exit code 2.
 
     With `takes_config`, `--config=FILE` is required and every `--config.KEY=VALUE` is collected.
     """
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, verb: str, description: str, takes_config: bool = False, config_required: bool = True
     ) -> None:
-        """Names the command as the user types it."""
+        """Sets the command's name as the user types it."""
         super().__init__(
             prog=f"python -m experiments.{verb}".rstrip("."),
             description=description,
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--config", required=config_required, help=what)
 
     def add_allow(self) -> None:
-        """Takes the modules of a run's own classes that may be imported."""
+        """Adds --allow: modules of the run's own classes that may be imported."""
         self.add_argument(
             "--allow",
             action="append",
@@ -101,21 +101,21 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_run(self) -> None:
-        """Takes --workdir: of a run that was trained."""
+        """Adds --workdir, the directory of a trained run."""
         what = "a run's directory, or a model of Hugging Face"
         self.add_argument("--workdir", required=True, help=what)
 
     def add_mesh(self, default: str = "one device") -> None:
-        """Takes --mesh: over which devices a run is spread that was trained."""
+        """Adds --mesh, the devices over which a trained run is spread."""
         what = f"spread it over devices: fsdp=8, or data=2,tensor=4 ({default})"
         self.add_argument("--mesh", type=_sizes, default={}, help=what)
 
     def add_json(self) -> None:
-        """Takes --json: what `main` returns is printed as one line, everything else to stderr."""
+        """Adds --json: the result of `main` is printed as one line, everything else to stderr."""
         self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
 
     def choose(self, argv: list[str], names: Collection[str]) -> str:
-        """Returns the first word, the name of a command; "" where help was asked for, and shown.
+        """Returns the first word, the name of a command; "" if help was requested and shown.
 
         Raises:
           InvalidInput: There is no such command, or no word.
@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         raise InvalidInput(f"{message}\nsee {self.prog} --help")
 
     def _complete(self) -> NoReturn:
-        """Answers the shell."""
+        """Answers a shell's request for completions."""
         import argcomplete
 
         if self.takes_config:
@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(1)
 
     def error(self, message: str) -> NoReturn:
-        """Refuses in our words instead of printing the usage."""
+        """Raises InvalidInput instead of printing the usage."""
         raise InvalidInput(f"{message}\nsee {self.prog} --help")
 
     def read(self, argv: list[str]):
@@ -195,7 +195,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Reads AXIS=NUMBER,AXIS=NUMBER."""
+    """Parses AXIS=NUMBER,AXIS=NUMBER."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     try:
         sizes = {axis: int(size) for axis, _, size in pairs}
@@ -213,7 +213,7 @@ def is_completing() -> bool:
 
 
 def words_so_far() -> list[str]:
-    """The words of this command, those before the cursor where a shell asks what may follow."""
+    """Returns the words of this command, or those before the cursor for completions."""
     if not is_completing():
         return sys.argv[1:]
     from argcomplete.lexers import split_line
@@ -223,7 +223,7 @@ def words_so_far() -> list[str]:
 
 
 def preset(path: str) -> str:
-    """Returns the path of a config that may be called by its name: tiny is configs/tiny.py.
+    """Returns the path of a config given by path or name: tiny is configs/tiny.py.
 
     Raises:
       InvalidInput: It is a name, and there is no such config.
@@ -242,12 +242,12 @@ def preset(path: str) -> str:
 
 
 def _presets() -> dict[str, str]:
-    """The name of each config in configs, and its path."""
+    """Returns the path of each config in configs by name."""
     return {file.stem: str(file) for folder in _PRESETS for file in Path(folder).glob("[!_]*.py")}
 
 
 def _complete_config(prefix: str, **_: Any) -> list[str]:
-    """The configs that a word may become: names, or files."""
+    """Returns configs that complete a word: names, or files."""
     from argcomplete.completers import FilesCompleter
 
     named = [name for name in _presets() if name.startswith(prefix)]
@@ -255,7 +255,7 @@ def _complete_config(prefix: str, **_: Any) -> list[str]:
 
 
 def _file_at(path: str) -> ConfigFile:
-    """A config file; or a folder of weights, or its name on the hub, that stands for one."""
+    """Returns a config file, or a Hugging Face folder or repository in its place."""
     if path.endswith(".py"):
         return ConfigFile(path)
     from transformer_jax.hub import is_of_huggingface
@@ -275,7 +275,7 @@ def fitted_to_short_run(
     Args:
       file: File of the config.
       overrides: Changes of the command line, full key -> text; options stated there stay.
-      say: Takes a line about each change.
+      say: Receives a line about each change.
     """
     if "training.steps" not in overrides:
         return {}
@@ -303,7 +303,7 @@ def fitted_to_short_run(
 
 
 def default_workdir(path: str, overrides: dict[str, str]) -> str:
-    """Returns a directory for a run that was given none, named for its config and its changes."""
+    """Returns a directory for a run without one, named after its config and its changes."""
     lasts = [key.rsplit(".", 1)[-1] for key in overrides]
     keys = [k if lasts.count(last) > 1 else last for k, last in zip(overrides, lasts, strict=True)]
     config, at, revision = path.partition("@")  # of a model on the hub
@@ -317,7 +317,7 @@ def default_workdir(path: str, overrides: dict[str, str]) -> str:
 
 
 def seconds_of(flag: str, text: str) -> float:
-    """Reads 90s, 10m, 2h or a number of seconds."""
+    """Parses 90s, 10m, 2h or a number of seconds."""
     number, unit = re.fullmatch(r"([\d.]*)(.*)", text, re.DOTALL).groups()  # ty: ignore
     try:
         return float(number) * _UNITS[unit or "s"]
@@ -326,7 +326,7 @@ def seconds_of(flag: str, text: str) -> float:
 
 
 def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Takes out `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.KEY`, `--noconfig.KEY`."""
+    """Removes `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.KEY`, `--noconfig.KEY`."""
     overrides, rest, waiting = {}, [], list(argv)
     while waiting:
         argument = waiting.pop(0)
@@ -344,13 +344,13 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _names_by_key() -> dict[str, tuple[str, ...]]:
-    """Every option of a config, and the names that its value may be."""
+    """Returns every option of a config with the names that its value may have."""
     names = {key: option.names for key, option in OPTIONS.items()}
     return names | {key: owners[0][1].names for key, owners in all_options().items()}
 
 
 def _sections_help() -> str:
-    """The sections of a config, a line each."""
+    """Returns the sections of a config, one line each."""
     wide = max(map(len, SECTIONS))
     meanings = {name.rstrip(".") or "seed": says(section) for name, section in SECTIONS.items()}
     lines = [f"  {name:<{wide}}  {meaning}" for name, meaning in meanings.items()]
@@ -362,7 +362,7 @@ def _help_on(name: str) -> str:
     """Explains a section of options or an option, with defaults; the file may have other values.
 
     Raises:
-      InvalidInput: There is none of that name.
+      InvalidInput: There is none with that name.
     """
     name = name.removeprefix("--").removeprefix("config.").rstrip(".")
     text = as_lines(name)
@@ -375,9 +375,9 @@ def _help_on(name: str) -> str:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs on disk, so that a second launch compiles nothing again.
+    """Keeps compiled programs on disk, so that a second launch compiles nothing.
 
-    JAX_COMPILATION_CACHE_DIR chooses the place; an unwritable one means no cache.
+    JAX_COMPILATION_CACHE_DIR sets the folder; there is no cache if it is not writable.
     """
     import jax
 
@@ -395,11 +395,11 @@ def use_compilation_cache() -> None:
 
 
 def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command; what the user has to know ends it with a message and no traceback.
+    """Runs a command; expected errors end it with a message and no traceback.
 
     Args:
-      main: Takes the arguments; what it returns is printed where they hold --json.
-      argv: The arguments; those of the process if not given.
+      main: Takes the arguments; its result is printed if they contain --json.
+      argv: The arguments; those of the process if None.
     """
     asked = list(sys.argv[1:] if argv is None else argv)
     for_people = sys.stderr if "--json" in asked else sys.stdout
@@ -437,7 +437,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
 
 
 def _print_json(result: Any) -> None:
-    """One line; no number that JSON does not know."""
+    """Prints a result as one line of valid JSON."""
     import json
 
     from transformer_jax.runs.files import as_plain

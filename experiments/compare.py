@@ -1,4 +1,4 @@
-"""Judges studies, or puts runs side by side: what differed, what came out, what may be claimed.
+"""Judges studies again, or compares runs: differing options, results, and possible claims.
 
 Example:
   python -m experiments.compare runs/positions
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _judge(study: Study) -> dict[str, Any]:
-    """Judges a study again, from what its cells hold now; returns what verdicts.json holds."""
+    """Judges a study again from its current cells; returns the content of verdicts.json."""
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.judging import judge_study
     from transformer_jax.studies.report import write_report

@@ -1,7 +1,7 @@
-r"""Turns a GGUF file into a Hugging Face folder that `initial.weights` and from_huggingface read.
+r"""Converts a GGUF file into a Hugging Face folder for `initial.weights` and from_huggingface.
 
-Transformers dequantises it, so this needs the extra `gguf` (torch among it); what the folder holds
-needs none of them.
+Transformers dequantises it, so this needs the extra `gguf` (with torch); using the folder
+needs neither.
 
 Example:
   python -m experiments.convert_gguf --file=SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2

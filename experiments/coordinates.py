@@ -1,4 +1,4 @@
-r"""Shows how the size of activations goes with the width: the coordinate check of muP.
+r"""Measures how activations grow with the width: the coordinate check of muP.
 
 Example:
   python -m experiments.coordinates --config=configs/shakespeare.py --widths=64,128,256 \
@@ -14,7 +14,7 @@ _DRIFT = 0.25  # a size that goes with more than the fourth root of the width is
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Prints the table and returns it: sizes and slopes by place."""
+    """Prints and returns a table of sizes and slopes by site."""
     parser = Parser("coordinates", __doc__, takes_config=True)
     parser.add_argument("--widths", default="64,128,256", help="at least two, separated by commas")
     parser.add_argument("--steps", default="4", help="updates before the activations are measured")

@@ -21,7 +21,7 @@ from transformer_jax.runs.directory import RunDirectory
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Loads the run and its data; prints and returns the means and the protocol."""
+    """Loads the run and its data; prints and returns the means and the settings."""
     parser = Parser("evaluate", __doc__)
     parser.add_run()
     parser.add_argument(
@@ -100,7 +100,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _config_to_score(arguments: Any, is_run: bool) -> Any:
-    """The config of the run or the model, with the data and metrics that the command names."""
+    """Returns the config of the run or the model, with the command's data and metrics."""
     if is_run:
         config = RunDirectory(arguments.workdir).config()
     else:

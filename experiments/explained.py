@@ -1,4 +1,4 @@
-"""Every option in words: as text for the command line, as a page for the docs."""
+"""Descriptions of all options, as text for the command line and as a page for the docs."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def as_lines(name: str = "") -> str:
     """Returns options as lines for a terminal.
 
     Args:
-      name: Of an option or a section; "" for all of them.
+      name: Name of an option or a section; "" for all.
     """
     lines = []
     for key, option, owners in rows():
@@ -49,7 +49,7 @@ def as_lines(name: str = "") -> str:
 
 
 def as_markdown() -> str:
-    """Returns the page of all options, a table for each section."""
+    """Returns the page of all options, with a table per section."""
     parts = [_HEAD]
     for prefix, section in SECTIONS.items():
         title, text = prefix.removesuffix(".") or "of a run", says(section)

@@ -1,6 +1,6 @@
-"""Looks into a trained run: who listens to whom, as a picture and as arrays.
+"""Draws the attention weights of a trained run, and stores them as arrays.
 
-Of a text (with its translation, where the run translates), or of an example of the test split.
+For a text (with its translation, if the run translates), or an example of the test split.
 
 Example:
   python -m experiments.inspect_run --workdir=runs/a --prompt="ROMEO: what" --out=attention.png
@@ -25,10 +25,10 @@ class Example(NamedTuple):
     """Input that is inspected.
 
     Attributes:
-      inputs: Keyword arguments of a call, of one example [1, ...].
-      words: What its places are called; of an encoder–decoder those of the decoder.
-      source: Those of the encoder.
-      image: [height, width, channels], pixels of the example; None where it is no image.
+      inputs: Keyword arguments of a call, for one example [1, ...].
+      words: Names of its positions; in an encoder–decoder those of the decoder.
+      source: Names of the encoder's positions.
+      image: [height, width, channels], pixels of the example, or None.
     """
 
     inputs: dict[str, Any]
@@ -44,7 +44,7 @@ class Example(NamedTuple):
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Looks at the example, writes a picture and its arrays, and returns what it prints."""
+    """Inspects the example, writes a picture and arrays, and returns the printed facts."""
     parser = Parser("inspect_run", __doc__)
     parser.add_run()
     parser.add_argument("--prompt", help="text for the model, for runs that read text")
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _figures_of(weights: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arrays of a layer's weights [1, H, L, M], and what is told of them."""
+    """Returns arrays of a layer's weights [1, H, L, M], and facts about them."""
     import numpy as np
 
     from transformer_jax import inspection
@@ -149,7 +149,7 @@ def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]
 
 
 def _read(run: Any, prompt: str, allow: list[str]) -> Example:
-    """The words of a prompt as the model reads them, and their numbers."""
+    """Returns the words of a prompt as the model reads them, and their numbers."""
     import numpy as np
 
     from transformer_jax.data.special_tokens import special_tokens
@@ -181,7 +181,7 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Example:
 
 
 def _pair(run: Any, prompt: str) -> Example:
-    """Two texts, with a tab between them, as a model of pairs was trained."""
+    """Returns two texts that are separated by a tab, for a model of pairs."""
     from transformer_jax.data.tasks.classification import encode_texts
 
     texts = tuple(prompt.split("\t"))
@@ -202,7 +202,7 @@ def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
 
 
 def _translated(run: Any, prompt: str) -> Example:
-    """A sentence, and the tokens that the model writes after it."""
+    """Returns a sentence, and the tokens that the model writes after it."""
     import numpy as np
 
     from transformer_jax.data.special_tokens import special_tokens
@@ -228,7 +228,7 @@ def _translated(run: Any, prompt: str) -> Example:
 
 
 def _example_of(run: Any, number: int, allow: list[str]) -> Example:
-    """An image or a sequence of vectors of the test split."""
+    """Returns an image or a sequence of vectors of the test split."""
     import numpy as np
 
     from transformer_jax.pooling import POOLINGS

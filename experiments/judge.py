@@ -1,11 +1,11 @@
-"""Judges scores of runs that any code made: one row a run, with arm, seed and value.
+"""Judges scores of other code: one row per run, with arm, seed and value.
 
 Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --larger_is_better
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
 
-docs/comparing.md says how to read the words, and `transformer_jax.judge` is the same as a function.
+docs/comparing.md explains the words, and `transformer_jax.judge` is the same as a function.
 """
 
 import csv
@@ -17,7 +17,7 @@ from transformer_jax.errors import InvalidInput
 
 
 def main(argv: list[str]) -> list[Any]:
-    """Reads the arguments, prints a table and returns what is said of each arm."""
+    """Reads the arguments, prints a table and returns the verdicts."""
     parser = Parser("judge", __doc__)
     parser.add_argument("--scores", required=True, help="a CSV file with arm, seed, value")
     parser.add_argument("--base", required=True, help="the arm that others are compared with")

@@ -22,7 +22,7 @@ from transformer_jax.options import Count, PositiveShare
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Trains or loads a tokenizer and writes the shards; returns what they hold."""
+    """Trains or loads a tokenizer and writes the shards; returns facts about them."""
     parser = Parser("make_shards", __doc__)
     parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
     parser.add_argument("--out", required=True, help="a new or empty folder")

@@ -1,4 +1,4 @@
-r"""Writes a component of your own to begin with: a file that works, and its test.
+r"""Writes a component to start from: a file that works, and its test.
 
 Families: attention, norm, position, mixer, task, metric, objective, optimizer, hook.
 
@@ -119,7 +119,7 @@ def _key(family: str) -> str:
 
 
 def _name(family: str, module: str) -> str:
-    """my_attention -> MyAttention for a class, my_attention for a function."""
+    """Returns MyAttention for a class my_attention, my_attention for a function."""
     is_class = "class Mine" in TEMPLATES[family]
     return "".join(part.title() for part in module.split("_")) if is_class else module
 

@@ -1,4 +1,4 @@
-r"""Explains every option of a config: default, what it may be, what it means.
+r"""Explains every option of a config: default, allowed values, meaning.
 
 Example:
   python -m experiments.options

@@ -1,9 +1,9 @@
-r"""Says what a training step would need on a device, or on many, as their own compiler says.
+r"""Reports the resources of a training step on one or many devices, from their own compiler.
 
-No such device has to be there: its compiler has, `pip install -e '.[train,tpu]'` (or cuda) in
-a clone, into an environment of its own. Of a device that is here, cpu or gpu, the rates are
-measured, and --steps takes some steps too. A text that is not there is not needed, if
-data.tokenizer=bpe and data.vocab_size say its vocabulary.
+The devices need not be present, only their compiler: `pip install -e '.[train,tpu]'` (or cuda) in
+a clone, into a separate environment. For a device of this machine, cpu or gpu, rates are
+measured, and --steps also takes some steps. The text may be missing if
+data.tokenizer=bpe and data.vocab_size state its vocabulary.
 
 Example:
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
@@ -45,7 +45,7 @@ ENVIRONMENT = {
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Compiles the step and its variants, prints what they need, and returns the plans."""
+    """Compiles the step and its variants, prints and returns the plans."""
     arguments = _parser().read(argv)
     if arguments.mesh:
         arguments.overrides |= {f"mesh.{axis}": str(n) for axis, n in arguments.mesh.items()}
@@ -129,7 +129,7 @@ def _in_words(changes: dict[str, Any]) -> str:
 
 
 def _changes_of(text: str) -> dict[str, str]:
-    """Reads `model.depth=4 model.width=64`."""
+    """Parses `model.depth=4 model.width=64`."""
     try:
         pairs = [part.partition("=") for part in shlex.split(text)]
     except ValueError as error:  # quotes that do not end
@@ -141,13 +141,13 @@ def _changes_of(text: str) -> dict[str, str]:
 
 
 def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """The changes, and the config with them."""
+    """Returns the changes, and the config with them."""
     texts = {key: str(value) for key, value in changes.items()}
     return texts, arguments.file.config(arguments.overrides | texts)
 
 
 def _report(arguments: Any, device: "Device", plans: "dict[str, Plan]") -> list[str]:
-    """All plans in words."""
+    """Describes all plans."""
     first, count = plans["as it stands"], len(device.targets)
     lines = [f"{arguments.config_path} on {device.kind}", *_described(first)]
     if len(plans) > 1:
@@ -159,7 +159,7 @@ def _report(arguments: Any, device: "Device", plans: "dict[str, Plan]") -> list[
 
 
 def _described(plan: "Plan") -> list[str]:
-    """A plan in words."""
+    """Describes a plan."""
     needs = _size(plan.needed) if plan.needed else "more than the compiler says"
     held = ", ".join(f"{name} {_size(size)}" for name, size in plan.held.items())
     mesh = " ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
@@ -213,7 +213,7 @@ def _size(nbytes: float) -> str:
 
 
 def _compared(plans: "dict[str, Plan]") -> list[str]:
-    """A table of plans, one a line."""
+    """Returns a table of plans, one per line."""
     width = max(map(len, plans))
     taken = f"  {'taken':>9}" if any(plan.taken for plan in plans.values()) else ""
     rows = [f"{'':{width}}  {'memory':>10}  fits  {'FLOPs':>8}  {'ms':>9}  {'MFU':>4}{taken}"]

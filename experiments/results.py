@@ -1,4 +1,4 @@
-"""Takes in what a study found, and writes its page and the overview, experiments/README.md.
+"""Adds a study to the committed results, and writes its page and the overview.
 
 Example:
   python -m experiments.results --add=runs/positions
@@ -29,7 +29,7 @@ _KEPT = ("verdict", "words", "mean", "interval", "level", "seeds", "solved", "up
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, takes in studies, and writes all pages again."""
+    """Reads the arguments, adds studies, and writes all pages again."""
     parser = Parser("results", __doc__)
     parser.add_argument("--add", action="append", default=[], metavar="DIR", help="a judged study")
     arguments = parser.read(argv)
@@ -45,7 +45,7 @@ def studies() -> list[str]:
 
 @functools.cache
 def design_of(name: str) -> dict[str, Any]:
-    """Returns what design.json of a committed study holds."""
+    """Returns the content of a committed study's design.json."""
     return read_json(RESULTS / name / "design.json")
 
 
@@ -53,7 +53,7 @@ def design_of(name: str) -> dict[str, Any]:
 
 
 def add(path: Path) -> None:
-    """Copies what a study or a ladder found; refuses what is not to be shown."""
+    """Copies the results of a study or a ladder; refuses exploratory ones."""
     folder = RESULTS / path.absolute().name
     if folder.resolve() == path.resolve():
         raise InvalidInput(f"--add={path}: it is there")
@@ -113,7 +113,7 @@ def _design(study: Study) -> dict[str, Any]:
 
 
 def _scores(study: Study) -> list[list[Any]]:
-    """A row for each run: arm, seed, value, whether it diverged, and with a target when."""
+    """Returns a row per run: arm, seed, value, whether it diverged, and with a target when."""
     rows = []
     for arm, value in study.verdicts()["values"].items():
         for seed, (score, diverged, first, last) in value["outcomes"].items():
@@ -126,9 +126,9 @@ def _scores(study: Study) -> list[list[Any]]:
 
 
 def record_of(name: str) -> dict[str, str]:
-    """Returns what the docstring of a study's config records: Answer, Limits, Command, Takes.
+    """Returns Answer, Limits, Command and Takes from the docstring of a study's config.
 
-    A paragraph or a line that begins with one of these words and a colon.
+    Each is a paragraph or a line that begins with the word and a colon.
     """
     file = HERE.parent / "configs" / "ablations" / f"{name}.py"
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
@@ -175,7 +175,7 @@ def page_of(name: str) -> str:
 
 
 def _broken(command: str) -> str:
-    """A command on one line or on two, as a shell reads it."""
+    """Returns a command on one line or two, as a shell reads it."""
     return re.sub(r"\s{2,}", " \\\\\n  ", command.replace("\\", ""))
 
 
@@ -224,7 +224,7 @@ def _updates(median: float | None) -> str:
 
 
 def write() -> Path:
-    """Writes the page of every study, and the overview; returns the path of the latter."""
+    """Writes the page of every study and the overview; returns the path of the overview."""
     for name in studies():
         replace(RESULTS / name, "README.md", page_of(name))
     rows = [

@@ -1,4 +1,4 @@
-"""Finds runs, shows them, frees their room, exports them.
+"""Lists, shows, cleans up and exports runs.
 
 Example:
   python -m experiments.runs ls runs "eval/loss<1.8" position=rotary --sort=eval/loss
@@ -8,7 +8,7 @@ Example:
   python -m experiments.runs gc runs --checkpoints
   python -m experiments.runs export runs/a --out=my_model
 
-Each says more: python -m experiments.runs ls --help
+Details: python -m experiments.runs ls --help
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _FORMATS = ("text", "csv", "md")
 
 
 def main(argv: list[str]) -> Any:
-    """Reads the arguments; the first word is what to do. Returns the rows, or what was written."""
+    """Reads the arguments, first the verb. Returns the rows, or the written files."""
     verbs = {
         **{"ls": _list, "show": _show, "tail": _tail, "diff": _diff},
         **{"gc": _free, "export": _export},
@@ -148,10 +148,10 @@ def _diff(argv: list[str]) -> dict[str, Any]:
 
 
 def _run_of(name: str) -> Path:
-    """A directory that holds a run.
+    """Returns a directory that contains a run.
 
     Raises:
-      InvalidInput: It holds none, a study say.
+      InvalidInput: It contains none, e.g. a study.
     """
     path = Path(name)
     if (path / "study.json").exists():
@@ -162,7 +162,7 @@ def _run_of(name: str) -> Path:
 
 
 def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
-    """Plain columns: a line stays a line however wide, so that it can be searched."""
+    """Returns plain columns; long lines are not wrapped, so that they can be searched."""
     heads, *rows = [[harmless(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(
@@ -211,7 +211,7 @@ def _agrees(question: str) -> bool:
 
 
 def _export(argv: list[str]) -> dict[str, str]:
-    """Writes a run's weights, config, tokenizer and model card as Hugging Face reads them."""
+    """Writes a run's weights, config, tokenizer and model card as a Hugging Face folder."""
     parser = Parser("runs export", __doc__)
     parser.add_argument("path", help="a run's directory")
     parser.add_argument("--out", required=True, help="a folder for transformers' Auto classes")

@@ -1,4 +1,4 @@
-"""Gives a prompt to a trained run: continues, translates, classifies it, or fills in its ___.
+"""Samples from a trained run: continues, translates or classifies a prompt, or fills in its ___.
 
 Example:
   python -m experiments.sample --workdir=runs/a --prompt="ROMEO:" --temperature=0.8 --seed=1

@@ -1,4 +1,4 @@
-r"""Trains what a config describes; the same command again resumes.
+r"""Trains a config; the same command resumes.
 
 Example:
   python -m experiments.train --config=shakespeare
@@ -138,7 +138,7 @@ def _train(arguments: Namespace) -> dict[str, Any]:
 
 
 def _announce(arguments: Namespace) -> dict[str, Any]:
-    """Says what would be trained, and whether it fits, and writes nothing."""
+    """Prints what would be trained, and whether it fits, and writes nothing."""
     from transformer_jax.runs.progress import Progress
     from transformer_jax.training.announcement import announce
     from transformer_jax.training.prepared import prepare

@@ -1,8 +1,8 @@
-r"""Tries one change on a base: keeps it, drops it or cannot tell yet. For people and for programs.
+r"""Tries one change of a base: keeps it, drops it, or leaves it undecided.
 
-A change is screened beside the base over the same few seeds. What looks good is trained again, with
-the base, on fresh seeds, until the evidence is enough to keep it; then it is part of the base. Over
-all tries, thousands of them, at most 5 % of what is kept is expected to be false (see AGENTS.md).
+A change is screened against the base over the same few seeds. A good one is trained again, with
+the base, on fresh seeds, until the evidence suffices to make it part of the base. Over
+all tries at most 5 % of the kept changes are expected to be false (see AGENTS.md).
 
 Example:
   python -m experiments.try_change --base=runs/tries --config=configs/tiny.py --gate=1-gram \
@@ -10,7 +10,7 @@ Example:
   python -m experiments.try_change --base=runs/tries --change=model.num_heads=4,model.depth=3 --json
   python -m experiments.try_change --base=runs/tries --list
 
-Exit code: 0 kept, 10 dropped, 11 undecided (the same change again goes on); 2 a wrong change.
+Exit code: 0 kept, 10 dropped, 11 undecided (the same command continues); 2 invalid change.
 """
 
 import re
@@ -27,7 +27,7 @@ EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
 
 
 def main(argv: list[str]) -> Any:
-    """Tries the change; returns what came out with its exit code, or what was tried before."""
+    """Tries the change; returns the result with its exit code, or earlier tries."""
     parser = Parser("try_change", __doc__, takes_config=True, config_required=False)
     parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
     parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
@@ -87,7 +87,7 @@ def _metric_of(journal: Any) -> str:
 
 
 def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
-    """Refuses what nothing can begin with; jax is not needed for it."""
+    """Refuses an invalid start before jax is loaded."""
     from transformer_jax.metrics import SCORED
     from transformer_jax.studies.design import METHODS
 
@@ -116,9 +116,9 @@ def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, st
 
 
 def _begin(journal: Any, arguments: Any) -> None:
-    """Writes what everything begins with; or refuses to begin otherwise, once something was tried.
+    """Writes the settings of a new folder; refuses other settings once something was tried.
 
-    The folder is this process's alone.
+    This process has locked the folder.
     """
     if arguments.config is not None:
         from transformer_jax.studies.design import usual_metric
@@ -147,7 +147,7 @@ def _begin(journal: Any, arguments: Any) -> None:
 
 
 def _change(text: str) -> dict[str, str]:
-    """Reads KEY=VALUE,KEY=VALUE; values may hold commas and the beginnings of paths, A=0.1,B=2."""
+    """Parses KEY=VALUE,KEY=VALUE; values may contain commas and path prefixes, A=0.1,B=2."""
     from transformer_jax.studies.design import names_section
 
     change, parts = {}, []

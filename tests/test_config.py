@@ -408,8 +408,8 @@ _MADE = (
         ("x = (", "SyntaxError"),
         ("x = 1\n", "AttributeError: .*get_config"),
         ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError at line 2"),
-        ("def get_config():\n    return {}\n", "gave dict, not ConfigDict"),
-        (_MADE.format("FrozenConfigDict()"), "gave FrozenConfigDict, not ConfigDict"),
+        ("def get_config():\n    return {}\n", "returned dict; expected ConfigDict"),
+        (_MADE.format("FrozenConfigDict()"), "returned FrozenConfigDict; expected ConfigDict"),
         (_MADE.format("ConfigDict({1: 2})"), "mine.py: AttributeError"),
         (_MADE.format("ConfigDict({'optimizer': 'adam'})"), r"py: optimizer: no such option; did"),
         (

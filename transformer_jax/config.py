@@ -90,7 +90,7 @@ class Run:
 
 
 class Seeds:
-    """Seeds of one thing alone, in the place of `seed`."""
+    """Separate seeds, which replace `seed` for one purpose each."""
 
     initial: Annotated[Seed | None, Doc("Seed of the initial values; `seed` if None.")] = None
 
@@ -217,8 +217,8 @@ class Model(ModelOptions):
 
 
 class Mesh:
-    """Number of devices per axis of the mesh. A mesh changes the order of sums and nothing else,
-    so a run may go on with another one.
+    """Number of devices per axis of the mesh. A mesh changes only the order of sums, so a run may
+    continue with another one.
     """
 
     data: Annotated[
@@ -371,7 +371,7 @@ class Schedule:
 
 
 class Evaluation:
-    """Evaluation. None of it changes a bit of the trained parameters."""
+    """Evaluation. It does not affect the trained parameters."""
 
     every: Annotated[
         Count,
@@ -407,8 +407,8 @@ class Evaluation:
 
 
 class Hooks:
-    """Functions that are called while a model is trained. They change no bit of it, unless one says
-    that it intervenes.
+    """Functions that are called during training. They do not affect it, except those marked
+    `intervenes`.
     """
 
     functions: Annotated[
@@ -423,7 +423,7 @@ class Hooks:
 
 
 class Logging:
-    """Logging. None of it changes a bit of the trained parameters."""
+    """Logging. It does not affect the trained parameters."""
 
     every: Annotated[
         Count, Doc("Updates between rows of metrics.jsonl, which are means since the last row.")
@@ -439,7 +439,7 @@ class Logging:
 
 
 class Checkpoint:
-    """Checkpoints. None of it changes a bit of the trained parameters."""
+    """Checkpoints. They do not affect the trained parameters."""
 
     every: Annotated[
         Count, Doc("Updates between checkpoints. The last update is always saved.")
@@ -449,7 +449,7 @@ class Checkpoint:
 
 
 class Sample:
-    """The sample at the end; none of it changes a bit of the trained parameters."""
+    """The sample at the end. It does not affect the trained parameters."""
 
     num_tokens: Annotated[Natural, Doc("Tokens of the sample; 0 draws none.")] = 300
 

@@ -1,4 +1,4 @@
-r"""Tests what courses say about transformers, or checks your own attention.
+r"""Tests statements of courses about transformers, or checks your own attention.
 
 Example:
   python -m experiments.course
@@ -12,7 +12,7 @@ from transformer_jax.errors import Stop
 
 
 class Failed(Stop):
-    """A statement that is exact did not hold, or a solution is wrong."""
+    """An exact statement did not hold, or a solution is wrong."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Exact statements, worked numbers and errata: each check raises, or tells what it saw."""
+"""Exact statements, worked numbers and errata: each check raises, or describes its result."""
 
 import functools
 import math
@@ -26,12 +26,12 @@ from transformer_jax.training.losses import cross_entropy
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:
-    """Normal numbers, always the same for a shape and a seed."""
+    """Returns normal numbers, always the same for a shape and a seed."""
     return jax.random.normal(jax.random.key(seed + math.prod(shape)), shape)
 
 
 def randomised(model, *arguments, **inputs):
-    """Parameters of which none is 0 or 1 by design."""
+    """Returns parameters of which none is 0 or 1 by design."""
     params = jax.jit(model.init)(jax.random.key(0), *arguments, **inputs)
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -43,17 +43,17 @@ def randomised(model, *arguments, **inputs):
 
 
 def apart_by(one, other) -> float:
-    """The largest difference of two arrays."""
+    """Returns the largest difference of two arrays."""
     return float(jnp.abs(jnp.asarray(one) - jnp.asarray(other)).max())
 
 
 def rounded(array, digits: int) -> str:
-    """An array as text."""
+    """Returns an array as text."""
     return str(np.round(np.asarray(array, float), digits).tolist())
 
 
 def same(one, other, within: float = 2e-5) -> str:
-    """Says how equal two arrays are, or raises."""
+    """Describes how equal two arrays are, or raises."""
     apart = apart_by(one, other)
     assert apart <= within, f"apart by {apart:.2g}"
     return f"equal to {apart:.1g}" if apart else "equal to the last bit"

@@ -102,7 +102,7 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
     Args:
       peak: Learning rate at the end of warm-up.
       steps: Updates in the run; the curve does not depend on them.
-      warmup_steps: Updates of linear warm-up, must be less than `steps`.
+      warmup_steps: Updates of linear warm-up.
     """
 
     def rate(count: Any) -> Any:
