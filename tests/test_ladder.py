@@ -30,7 +30,7 @@ RATES = ["optimizer.learning_rate=0.001,0.003,0.009"]
         ("model.width=16", "expected 2 or more numbers, ascending"),
         ("model.width=32,16", "expected 2 or more numbers, ascending"),
         ("model.width=16,16,32", "expected 2 or more numbers, ascending"),
-        ("seeds.order=1,2", "seeds are no scale"),
+        ("seeds.order=1,2", "seeds cannot be a ladder"),
         ("optimizer.learning_rate=0.001,0.01", "sets optimizer.learning_rate itself"),
     ],
 )
@@ -48,7 +48,9 @@ def test_another_ladder_is_another_workdir(tmp_path):
     design = load_design(TINY, QUICK, RATES)
     begin_ladder(tmp_path, ladder_of("training.steps=12,24", design))
     begin_ladder(tmp_path, ladder_of("training.steps=12,24", design))
-    with pytest.raises(InvalidInput, match=r"its ladder is training.steps=12,24; choose another"):
+    with pytest.raises(
+        InvalidInput, match=r"already holds the ladder training.steps=12,24; choose another"
+    ):
         begin_ladder(tmp_path, ladder_of("training.steps=12,48", design))
 
 

@@ -68,7 +68,7 @@ def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(fo
     assert last["eval/loss"] != plain["eval/loss"]  # the option reached the class
     assert train(config, "run", Silent()) == last  # complete
     sys.modules.pop("own_tempered", None)
-    with pytest.raises(InvalidInput, match=r"not run unasked; .*--allow=own_tempered"):
+    with pytest.raises(InvalidInput, match=r"needs your permission; .*--allow=own_tempered"):
         load_run("run")
     assert "own_tempered" not in sys.modules
     run = load_run("run", allow=["own_tempered"])
@@ -139,7 +139,7 @@ def test_a_stored_config_runs_nothing_that_is_not_allowed(folder):
     stored = to_json(short(**{OPTION: "4"}))
     del sys.modules["own_tempered"]
     config = from_json(stored, "here")
-    with pytest.raises(InvalidInput, match=r"not run unasked; .*--allow=own_tempered"):
+    with pytest.raises(InvalidInput, match=r"needs your permission; .*--allow=own_tempered"):
         refuse_foreign_modules(config, ())
     refuse_foreign_modules(config, ["own_tempered"])
     assert "own_tempered" not in sys.modules

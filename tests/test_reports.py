@@ -309,7 +309,7 @@ def test_a_filter_that_names_nothing_is_refused(done):
         attempt("runs", "ls", f"--root={done.path.parent}", "tes/loss<3"), "did you mean test/loss"
     )
     for wrong, why in (
-        ("--sort=loss", "expected one of them"),
+        ("--sort=loss", "is ambiguous; use one of"),
         ("--columns=status,test/los", "did you mean test/loss?"),
     ):
         refused(attempt("runs", "ls", f"--root={done.path.parent}", wrong), wrong, why)

@@ -253,7 +253,7 @@ class Mesh:
 
 
 class Initial:
-    """Initial weights, besides freshly drawn values."""
+    """Sources of initial weights other than random initialisation."""
 
     weights: Annotated[
         Annotated[

@@ -167,7 +167,7 @@ def _refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
     module = choice.partition(":")[0]
     if module not in allow:
         raise InvalidInput(
-            f"{key}={choice}: this run names code of its author's own, which is not run unasked; "
+            f"{key}={choice}: this run uses its author's code, which needs your permission; "
             f"if you trust it: --allow={module} (load_run(..., allow=['{module}']))"
         )
 

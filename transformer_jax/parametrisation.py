@@ -12,7 +12,7 @@ class Standard:
     """Nothing depends on the width, except the scores: 1 / sqrt(d_k)."""
 
     def kernel_gain(self, width: int) -> float:
-        """Factor of the standard deviation of the blocks' initial kernels."""
+        """Multiplier of the standard deviation of the blocks' initial kernels."""
         return 1.0
 
     def logits_gain(self, width: int) -> float:

@@ -35,7 +35,7 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
     Returns:
       The size of each letter.
     Raises:
-      ValueError: An argument has another number of axes, or two arguments disagree about a letter.
+      ValueError: An argument has the wrong number of axes, or two disagree about a letter.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():

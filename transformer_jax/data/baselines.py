@@ -191,7 +191,7 @@ def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarr
 
 
 def _flat(inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns pixels, or vectors with 0 after the end of a sequence, as rows [N, F] float64."""
+    """Returns the inputs as rows [N, F] float64: pixels, or vectors padded with zeros."""
     values = np.asarray(inputs["images"] if "images" in inputs else inputs["vectors"], np.float64)
     if "segments" in inputs and "vectors" in inputs:
         values = values * (inputs["segments"] > 0)[..., None]

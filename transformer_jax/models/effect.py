@@ -17,7 +17,7 @@ class Described:
     """A model whose options are its attributes, e.g. `norm_epsilon`."""
 
     def __init__(self, model: Any, options: ModelOptions | None = None) -> None:
-        """Takes a model, and the options of one of its layer types, if it is about that type."""
+        """Takes a model, and optionally the options of one layer type."""
         self.model, self.options = model, model.options if options is None else options
 
     def __getattr__(self, name: str) -> Any:

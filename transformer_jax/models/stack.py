@@ -114,7 +114,7 @@ def made(options: ModelOptions, family: str, **arguments: Any) -> Any:
 
 
 def factory(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory:
-    """Returns a factory of that variant."""
+    """Returns a factory of the variant that the options select."""
     chosen = variant(options, family)
     return functools.partial(chosen, **arguments, **own_options(options, family))
 
@@ -411,7 +411,9 @@ class Stack(nn.Module):
         specs = block_specs(options)
         slot = advance_cache(self, length, self.max_length) if self.causal else None
         if slot is not None and (positions is not None or segments is not None):
-            raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
+            raise ValueError(
+                "cache: it holds one text from position 0; do not pass positions or segments"
+            )
         if slot is not None and not is_causal(options):
             masks = ", ".join(sorted({repr(spec.options.mask) for spec in specs}))
             raise ValueError(f"cache: in mask {masks} what is read sees what comes after it")

@@ -101,8 +101,8 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ..
             reason = str(error).partition("\n")[0]
             raise InvalidInput(f"--device={name}: its compiler failed: {reason[:200]}") from error
         raise InvalidInput(
-            f"--device={name}: its compiler is not here: in a clone pip install -e "
-            f"'.[train,{extra}]' into an environment of its own"
+            f"--device={name}: its compiler is not installed: in a clone, pip install -e "
+            f"'.[train,{extra}]' in a separate environment"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Rows of JSON in a file that only grows: what stands there is never changed."""
+"""JSON rows in an append-only file."""
 
 import json
 import os

@@ -222,9 +222,7 @@ def _one_meant_by(key: str, names: Collection[str], text: str) -> str:
         short = {_PARTS.split(name)[-1] for name in names}
         raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*names, *short])}")
     if len(meant) > 1:
-        raise InvalidInput(
-            f"{text}: {key} may be {', '.join(meant[:_NAMED])}; expected one of them"
-        )
+        raise InvalidInput(f"{text}: {key} is ambiguous; use one of {', '.join(meant[:_NAMED])}")
     return meant[0]
 
 

@@ -22,5 +22,5 @@ def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def escaped(value: Any) -> str:
-    """Returns text escaped for any place of a page."""
+    """Returns a value as text, escaped for use anywhere in a page."""
     return html.escape(str(value), quote=True)

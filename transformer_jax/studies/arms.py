@@ -69,7 +69,7 @@ def cost_of(prepared: Prepared) -> Cost:
 
 
 def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
-    """Returns the arms with other examples than the base, so that their scores are incomparable."""
+    """Returns the arms that are scored on different examples from the base's."""
     hashes = {name: task.facts.get("sha256") for name, task in tasks.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
@@ -130,7 +130,7 @@ class ManipulationCheck(NamedTuple):
     Attributes:
       only_here: Parameters that the baseline lacks, or has with another shape.
       only_base: Parameters that only the baseline has.
-      paired: Fraction of the arm's numbers that start with the baseline's values.
+      paired: Fraction of the arm's parameters whose initial values equal the baseline's.
       logits: Root mean square of the difference of logits, over that of the baseline's.
       loss: The arm's minus the baseline's loss, in nats per target.
       gradient: Norm of the difference of gradients over the baseline's, for shared parameters.
@@ -304,7 +304,7 @@ class Arm:
 
     Attributes:
       name: Name of the arm, or of a trial of its tuning.
-      changes: Changes of the baseline, with those that were matched and tuned.
+      changes: Changes to the baseline, including matched and tuned values.
       config: Config with seed 0.
       prepared: Data, model and optimizer.
       cost: Size and cost of training.

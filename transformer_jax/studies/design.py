@@ -113,7 +113,7 @@ class Match(BaseModel, extra="forbid"):
 
 
 class Gate(BaseModel, extra="forbid"):
-    """The simple method that the baseline has to beat, and why not the usual one of the task."""
+    """The simple method that the baseline has to beat, with the reason if it is unusual."""
 
     by: str
     reason: Text
@@ -364,7 +364,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
             )
     if study.target is not None and (study.expected or study.gate):
         what = "expected" if study.expected else "gate"
-        raise InvalidInput(f"{where}: {what}: a study with a target counts the runs that reach it")
+        raise InvalidInput(f"{where}: {what}: not with a target, by which runs are counted")
     if study.gate and study.gate.by not in METHODS:
         raise InvalidInput(
             f"{where}: gate: by={study.gate.by!r}: expected one of {', '.join(METHODS)}"
@@ -525,7 +525,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if len(seeds) > _MOST_SEEDS or (seeds and not OPTIONS["seed"].accepts(seeds[-1])):
         raise InvalidInput(
             f"--seeds={text}: expected at most {_MOST_SEEDS:,} seeds, each "
-            f"{OPTIONS['seed'].allowed}; one alone is 7:8"
+            f"{OPTIONS['seed'].allowed}; for seed 7 alone, 7:8"
         )
     if not seeds or seeds[0] < 0:
         raise InvalidInput(

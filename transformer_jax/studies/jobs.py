@@ -149,7 +149,7 @@ def train_cells(
                 arms[name].find_folder(estimate.members)
                 if arms[name].hash != folder:
                     raise Stop(
-                        f"{name}: code, jax or device are not those where the study was launched; "
+                        f"{name}: code, jax or device differ from where the study was launched; "
                         "launch it from a node like this one (local jobs see no GPU without "
                         "--job=gpus_per_node=N)"
                     )

@@ -295,7 +295,7 @@ def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
 
 
 def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
-    """Returns the level of an arm's interval at the last of looks with these numbers of seeds."""
+    """Returns the level of an arm's interval at the last look; `counts` are seeds per look."""
     level = statistics.level_of_look(counts[-1], sealed["looks"], counts[:-1])
     return statistics.FOR_MEANS * level / max(family_of(sealed, []), 1)
 
@@ -546,7 +546,7 @@ def _has_score(cell: Cell, metric: str) -> bool:
 
 
 def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[str, Any] | None:
-    """Returns whether the difference holds for new text too: seeds and clusters crossed."""
+    """Tests whether the difference holds for new text too, with seeds and clusters crossed."""
     if study.metric not in ("loss", "bits_per_byte", "accuracy") or len(seeds) < 3:
         return None
     rows = []

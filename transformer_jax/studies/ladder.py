@@ -60,7 +60,9 @@ def ladder_of(text: str, design: Design) -> Ladder:
         raise InvalidInput(f"--ladder={text}: expected 2 or more numbers, ascending")
     (key,) = keys
     if key == "seed" or key.startswith("seeds."):
-        raise InvalidInput(f"--ladder={text}: seeds are no scale: --seeds=5")
+        raise InvalidInput(
+            f"--ladder={text}: seeds cannot be a ladder's scale; --seeds=5 sets their number"
+        )
     for name, changes in design.arms.items():
         if key in changes:
             raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")
@@ -74,7 +76,7 @@ def _rung(design: Design, key: str, value: float) -> Design:
 
 
 def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
-    """Writes the question of a ladder before its first cell; without `write`, only checks.
+    """Records what a ladder asks, before its first cell; without `write`, only checks.
 
     Raises:
       InvalidInput: Another ladder was begun there.
@@ -90,7 +92,7 @@ def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
     if {key: stored.get(key) for key in now} != now:
         asked = f"{stored.get('key')}={','.join(f'{v:g}' for v in stored.get('values', ()))}"
         raise InvalidInput(
-            f"--workdir={workdir}: its ladder is {asked}; choose another --workdir for another"
+            f"--workdir={workdir}: already holds the ladder {asked}; choose another --workdir"
         )
 
 

@@ -116,11 +116,11 @@ _FIRST_FRESH = 100  # seeds of confirmations; screening has the first ones
 
 
 class Confirmation(NamedTuple):
-    """A change on fresh seeds.
+    """A test of a change on fresh seeds.
 
     Attributes:
       test: Its number among all confirmations, from 1 on.
-      needed: E-value from which on the change is kept.
+      needed: E-value at which the change is kept.
       seeds: Seeds that may be used, in this order.
     """
 

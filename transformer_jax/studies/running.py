@@ -187,7 +187,7 @@ def show_plan(launch: Any) -> None:
 
 
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:
-    """Prints the scores of simple methods, and the gate."""
+    """Returns the scores of the simple methods, and the gate, as text."""
     gate = baselines["gate"]
     line = "gate       none: no simple method is known for such a task, or the study has a target"
     if gate is not None:

@@ -47,7 +47,7 @@ def coordinate_check(
 
     Args:
       config: The whole config; each width replaces `model.width`. If `model.head_dim` is given,
-        `model.num_heads` grows with it, since everything in a block has to grow.
+        `model.num_heads` grows with the width, since everything in a block has to.
       widths: At least two.
       steps: Number of updates; a few suffice.
     Returns:

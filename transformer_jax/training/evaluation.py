@@ -71,7 +71,7 @@ def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
 def refuse_unknown_bytes(task: Task, metric: str) -> None:
     """Raises InvalidInput if a metric is bits per byte and a task's targets are not bytes."""
     if metric == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
-        raise InvalidInput("--metric=bits_per_byte: the targets of these data are no bytes")
+        raise InvalidInput("--metric=bits_per_byte: the targets of this data are not bytes")
 
 
 def evaluate(

@@ -67,7 +67,7 @@ class Extension(NamedTuple):
 def extension_of(
     config: ConfigDict, directory: RunDirectory, across_numerics: bool = False
 ) -> Extension:
-    """Returns an extension of a run by more updates or another rate; writes nothing.
+    """Returns a plan to extend a run with more updates or a different rate; writes nothing.
 
     Args:
       config: The new config.

@@ -142,7 +142,7 @@ def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
 def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
     """Returns a parameter's weight decay relative to optimizer.weight_decay, by its name.
 
-    The number of axes would be wrong for parameters stacked over layers or seeds.
+    Deciding by the number of axes would fail for parameters stacked over layers or seeds.
     """
     optimizer = config.optimizer
     decays = path_text(path).rsplit("/", 1)[-1] in optimizer.decay_parameters

@@ -31,7 +31,7 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
 
 
 def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
-    """Returns whether a config has its default there and would be valid with the changes."""
+    """Returns whether all changed keys are at their default and the changes are valid."""
     stated, usual = resolved(config), resolved(defaults())
     for key in changes:
         if stated[key] != usual[key] and key != "training.accumulation":

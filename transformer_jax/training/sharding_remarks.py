@@ -1,4 +1,4 @@
-"""Remarks on how the arrays of a run lie over several devices."""
+"""Remarks on how a run's arrays are laid out across devices."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

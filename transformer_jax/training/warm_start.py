@@ -87,7 +87,7 @@ def start_from(
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Returns arrays with equal paths; refuses other shapes and models that compute differently.
+    """Returns stored arrays with the model's paths; refuses mismatched shapes and models.
 
     Arrays of equal shapes may belong to different computations: four heads or two, norms before or
     after. So fields that do not show in shapes must be equal too.

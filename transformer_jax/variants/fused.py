@@ -270,7 +270,7 @@ def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _longer(function: Callable) -> Callable:
-    """Returns a function of trees of arrays [N, ...]; vmap over M members is one call of M N."""
+    """Wraps a function of trees of [N, ...] so that vmap over M is one call on [M * N, ...]."""
     mapped = jax.custom_batching.custom_vmap(function)
 
     def rule(size: int, are_mapped: Any, *trees: Any) -> tuple[Any, Any]:

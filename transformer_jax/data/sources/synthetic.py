@@ -76,8 +76,8 @@ def recall(length: int, symbols: int) -> Language:
         raise InvalidInput(f"data.length={length}: a pair and its question are 3 tokens or more")
     if pairs > symbols:
         raise InvalidInput(
-            f"data.symbols={symbols}: data.length={length} holds {pairs} pairs whose "
-            f"keys differ; expected at least {pairs}"
+            f"data.symbols={symbols}: data.length={length} needs {pairs} different "
+            f"keys; expected at least {pairs} symbols"
         )
 
     def draw(numbers: np.random.Generator, size: int) -> Examples:

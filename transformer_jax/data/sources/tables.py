@@ -112,7 +112,7 @@ def read_labelled_file(path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str, ...]]:
-    """Yields columns of each row by name; the optional column is second."""
+    """Yields the named columns of each row; the optional one comes second."""
     numbered = _rows(path)
     _, header = next(numbered, (0, []))
     if any(name not in header for name in names):
