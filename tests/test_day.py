@@ -163,7 +163,7 @@ def test_what_a_process_uses_when_it_would_go_stays(room):
 
 def test_the_list_of_commands_is_whole():
     found = commands()
-    assert found["train"] == "Trains what a config describes; the same command again resumes."
+    assert found["train"] == "Trains a config; the same command resumes."
     named = {path.stem for path in (ROOT / "experiments").glob("*.py")}
     assert set(found) - {"course"} < named
     for name in ("ablate", "course", "sample", "compare", "runs", "plan"):
@@ -434,7 +434,7 @@ def test_a_text_ends_before_what_stops_it(loaded):
     early = min(whole.find(first), whole.find(other))
     assert loaded.sample("ROMEO:", 40, seed=3, stop=[first, other]) == whole[:early]
     assert loaded.sample("ROMEO:", 40, seed=3, stop="§") == whole
-    with pytest.raises(InvalidInput, match="stop: expected strings that are not empty"):
+    with pytest.raises(InvalidInput, match="stop: expected non-empty strings"):
         loaded.sample("ROMEO:", 4, stop="")
 
 
@@ -508,9 +508,12 @@ def seeing_ahead(run):
         (lambda run: run.log_probabilities("R"), "expected a text of 2 to"),
         (lambda run: run.perplexity("R" * 500), r"got 500"),
         (lambda run: run.log_probabilities_of_choices("R", []), "at least one text"),
-        (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "texts that are not empty"),
+        (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "expected non-empty texts"),
         (lambda run: run.log_probabilities_of_choices("R", "ab"), "expected a list of texts"),
-        (lambda run: run.log_probabilities_of_choices("", ["ab"]), "prompt: expected a text"),
+        (
+            lambda run: run.log_probabilities_of_choices("", ["ab"]),
+            "prompt: expected a non-empty text",
+        ),
         (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would be"),
     ],
 )
