@@ -542,7 +542,7 @@ def test_what_they_cannot_compute_is_refused(tmp_path):
     folder, exported = gpt2_folder(tmp_path)
     model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
     params = random_params(model)
-    with pytest.raises(InvalidInput, match=r"there is a config.json or weights"):
+    with pytest.raises(InvalidInput, match=r"already contains config.json or weights"):
         to_huggingface(model, params, folder)
     del params["final_norm"]
     with pytest.raises(InvalidInput, match=r"missing \(2\): final_norm/bias, final_norm/scale"):
