@@ -113,7 +113,7 @@ class RotaryPositions(nn.Module):
 
     Attributes:
       max_wavelength: Longest wavelength over 2 pi, in positions; the "base" or "theta".
-      fraction: Of the features that are rotated, the first ones; GPT-NeoX has 0.25.
+      fraction: Fraction of the features that are rotated, the first ones; GPT-NeoX has 0.25.
       scaling: How a longer context is reached.
       factor: How much longer it is.
       original_length: Positions of the shorter context, of llama3.
