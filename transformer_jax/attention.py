@@ -33,6 +33,7 @@ def scaled_dot_product_attention(
     bias: Array | None = None,
     *,
     scale: float | None = None,
+    soft_cap: float | None = None,
     adjust: Callable[[Array], Array] = lambda weights: weights,
 ) -> Array:
     """Returns the mean of the values for each query, weighted by the match of query and key.
@@ -49,6 +50,7 @@ def scaled_dot_product_attention(
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; -inf is allowed; broadcasts to the weights.
       scale: Factor of the products of queries and keys; 1 / sqrt(d_k) if None.
+      soft_cap: Largest size of a product, see attention_scores; unbounded if None.
       adjust: Function applied to the weights before the mean is taken, e.g. dropout.
 
     Returns:
@@ -58,7 +60,7 @@ def scaled_dot_product_attention(
       ValueError: The shapes disagree, or the mask is not bool; the message names the argument.
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"), value=(value, "... M V"))
-    weights_LM = attention_weights(query, key, mask, bias, scale=scale)
+    weights_LM = attention_weights(query, key, mask, bias, scale=scale, soft_cap=soft_cap)
     return weighted_sum(adjust(weights_LM), value)
 
 
@@ -79,7 +81,7 @@ def attention_weights(
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; broadcasts to the weights.
       scale: Factor of the products of queries and keys; 1 / sqrt(d_k) if None.
-      soft_cap: See attention_scores.
+      soft_cap: Largest size of a product, see attention_scores; unbounded if None.
 
     Returns:
       [..., L, M], float32 or wider; every row sums to 1, or is exactly 0 if fully masked.
@@ -201,7 +203,7 @@ class MultiHeadAttention(nn.Module):
       use_bias: Whether the four projections have a bias.
       dropout_rate: Dropout rate of the attention weights in training.
       scale: Factor of the scores; 1 / sqrt(K) if None.
-      variant: Factory of the replacement for scaled_dot_product_attention, or None for that one.
+      variant: Factory of an AttentionVariant; scaled_dot_product_attention if None.
       query_key_norm: Factory of the norm of each head's queries and keys, before the rotation
         (Henry et al. 2020, arXiv:2010.04245), or None.
       kernel_init: Initial values of the query and key kernels.
@@ -276,30 +278,20 @@ class MultiHeadAttention(nn.Module):
         def adjust(weights_HLM: Array) -> Array:
             return dropout(site(self, "weights", weights_HLM))
 
-        if self.variant is None:
+        variant = (self.variant or SoftmaxAttention)(name="variant")
+        # A variant that hides its weights may compute them in parts: they are shown below.
+        change = dropout if variant.hides_weights else adjust
+        rate = self.dropout_rate if train else 0.0
+        call = AttentionCall(inputs, mask, terms.bias, self.scale, change, rate, slot, layer)
+        reads_cache = not variant.keeps_state(call)
+        if reads_cache:
             key_GMK = append_to_cache(self, "keys", key_GMK, slot)
             value_GMV = append_to_cache(self, "values", value_GMV, slot)
-            key_HMK, value_HMV = repeat_kv(key_GMK, heads), repeat_kv(value_GMV, heads)
-            mask_HLM, bias_HLM = dense_terms(query_HLK, key_HMK, mask, terms.bias)
-            arrays = (query_HLK, key_HMK, value_HMV, mask_HLM, bias_HLM)
-            mixed_HLV = scaled_dot_product_attention(*arrays, scale=self.scale, adjust=adjust)
-        else:
-            variant = self.variant(name="variant")
-            rate = self.dropout_rate if train else 0.0
-            # Weights that it hides are shown below: what it makes of them inside may be parts.
-            change = dropout if variant.hides_weights else adjust
-            call = AttentionCall(inputs, mask, terms.bias, self.scale, change, rate, slot, layer)
-            reads_cache = not variant.keeps_state(call)
-            if reads_cache:
-                key_GMK = append_to_cache(self, "keys", key_GMK, slot)
-                value_GMV = append_to_cache(self, "values", value_GMV, slot)
-            key_HMK, value_HMV = repeat_kv(key_GMK, heads), repeat_kv(value_GMV, heads)
-            if reads_cache and variant.hides_weights:
-                show(self, "weights", lambda: variant.weights(query_HLK, key_HMK, call))
-            if variant.takes_groups:
-                mixed_HLV = variant(query_HLK, key_GMK, value_GMV, call)
-            else:
-                mixed_HLV = variant(query_HLK, key_HMK, value_HMV, call)
+        key_HMK, value_HMV = repeat_kv(key_GMK, heads), repeat_kv(value_GMV, heads)
+        if reads_cache and variant.hides_weights:
+            show(self, "weights", lambda: variant.weights(query_HLK, key_HMK, call))
+        pair = (key_GMK, value_GMV) if variant.takes_groups else (key_HMK, value_HMV)
+        mixed_HLV = variant(query_HLK, *pair, call)
         mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], heads * value_dim)
         out_init = self.out_init or self.kernel_init
@@ -365,8 +357,17 @@ class AttentionCall(NamedTuple):
     layer: int | Array = 0
 
     def dense(self, query: Array, key: Array) -> tuple[Array | None, Array | None]:
-        """Returns mask and bias as arrays that broadcast to the weights [..., H, L, M]."""
-        return dense_terms(query, key, self.mask, self.bias)
+        """Returns mask and bias as arrays that broadcast to the weights [..., H, L, M].
+
+        Raises:
+          ValueError: The shape of the mask is wrong.
+        """
+        shape, mask = (*query.shape[:-1], key.shape[-2]), as_array(self.mask)
+        if mask is not None:
+            with_heads = mask.ndim == len(shape)
+            _check_broadcasts(shape if with_heads else (*shape[:-3], *shape[-2:]), mask=mask)
+            mask = mask if with_heads else mask[..., None, :, :]
+        return mask, bias_for(self.bias, query, key, mask)
 
 
 class AttentionVariant(nn.Module):
@@ -403,7 +404,7 @@ class AttentionVariant(nn.Module):
 
 
 class SoftmaxAttention(AttentionVariant):
-    """Weights that sum to 1: softmax(Q K^T / sqrt(d_k) + bias).
+    """Scaled dot-product attention: weights that sum to 1, softmax(Q K^T / sqrt(d_k) + bias).
 
     Vaswani et al. 2017, arXiv:1706.03762, equation 1.
 
@@ -415,31 +416,14 @@ class SoftmaxAttention(AttentionVariant):
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
-        mask_HLM, bias_HLM = call.dense(query, key)
         options = {"scale": call.scale, "soft_cap": self.soft_cap}
-        return attention_weights(query, key, mask_HLM, bias_HLM, **options)
+        return attention_weights(query, key, *call.dense(query, key), **options)
 
-
-def dense_terms(
-    query: Array, key: Array, mask: Array | Mask | None, bias: Bias | None
-) -> tuple[Array | None, Array | None]:
-    """Returns a mask and a bias as arrays that broadcast to the weights [..., H, L, M].
-
-    Args:
-      query: [..., H, L, K].
-      key: [..., H, M, K].
-      mask: A Mask or an array; an array with as many axes as the queries has an axis of heads.
-      bias: An array, or a function that returns it.
-
-    Raises:
-      ValueError: The shape of the mask is wrong.
-    """
-    shape, mask = (*query.shape[:-1], key.shape[-2]), as_array(mask)
-    if mask is not None:
-        with_heads = mask.ndim == len(shape)
-        _check_broadcasts(shape if with_heads else (*shape[:-3], *shape[-2:]), mask=mask)
-        mask = mask if with_heads else mask[..., None, :, :]
-    return mask, bias_for(bias, query, key, mask)
+    def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
+        terms = call.dense(query, key)
+        options: Any = {"scale": call.scale, "soft_cap": self.soft_cap, "adjust": call.adjust}
+        return scaled_dot_product_attention(query, key, value, *terms, **options)
 
 
 _VARIANTS = "transformer_jax.variants"

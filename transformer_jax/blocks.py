@@ -20,7 +20,9 @@ from transformer_jax.position_terms import NO_TERMS, PositionTerms, Sizes
 from transformer_jax.sites import site
 
 ModuleFactory = Callable[..., nn.Module]
-Carry = dict[str, Any]  # what earlier blocks hand on, by name; the same names in each of a scan
+Carry = dict[
+    str, Any
+]  # values from earlier blocks by name; in a scan all blocks have the same names
 
 
 @jax.tree_util.register_dataclass
@@ -211,10 +213,10 @@ MIXERS = {
     "attention": "transformer_jax.attention:MultiHeadAttention",
     "state_space": f"{_VARIANTS}.mamba:StateSpace",
 }
-"""What may take the place of self-attention, made and called alike.
+"""Layers that mix positions, by name.
 
-Made with use_bias, the initial values kernel_init and out_init of its kernels, and dtype; called
-with inputs [..., L, D] and a Context.
+Each is made with use_bias, the initial values kernel_init and out_init of its kernels, and dtype;
+mixers other than attention are called with inputs [..., L, D] and a Context.
 """
 
 
@@ -232,7 +234,7 @@ class Gain(nn.Module):
 
 
 def refuse_terms_of_scores(who: str, context: Context) -> None:
-    """Raises ValueError if a mixer without scores is given a rotation or a bias."""
+    """Raises ValueError if a mixer without scores gets a rotation or a bias."""
     if context.terms.rotation is not None or context.terms.bias is not None:
         raise ValueError(
             f"position: {who} has no scores to which positions could be added; expected positions "

@@ -55,12 +55,10 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
 
 
 def with_capacity(cache: Any, capacity: int) -> Any:
-    """Returns a returned cache with room for `capacity` tokens.
-
-    Each new token reads all rows of the cache, empty ones too.
+    """Resizes a cache to `capacity` tokens; each new token reads all rows, empty ones too.
 
     Args:
-      cache: The collection; must not hold more tokens than that.
+      cache: The collection, with at most that many tokens.
       capacity: Largest number of tokens.
     """
 
@@ -74,7 +72,7 @@ def with_capacity(cache: Any, capacity: int) -> Any:
 
 
 def _is_by_place(path: tuple) -> bool:
-    """Returns whether a cache array has a row per token; states and the count have not."""
+    """Returns whether a cache array has a row per token, unlike states and the count."""
     return getattr(path[-1], "key", None) in ("keys", "values")  # states may be tuples
 
 
@@ -91,8 +89,8 @@ def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | 
     """
     if slot is None:
         return new
-    # One leading axis: with more of them XLA on CPU copies all that is kept for each token, and the
-    # token after 1,023 others took 0.99 ms in place of 0.39 (shakespeare.py, 2 CPU cores).
+    # One leading axis: with more of them XLA on CPU copies the whole cache for each token, and the
+    # token after 1,023 others took 0.99 ms instead of 0.39 (shakespeare.py, 2 CPU cores).
     *leading, count, features = new.shape
     rows = math.prod(leading)
     shape = (rows, slot.capacity, features)
@@ -108,8 +106,8 @@ def kept_state(module: nn.Module, layer: int, reads_on: bool, otherwise: Any = N
     Args:
       module: Module that keeps the state.
       layer: Number of the state.
-      reads_on: Whether this call continues from a cache, as a slot says; otherwise nothing is kept,
-        and earlier values of the collection are ignored.
+      reads_on: Whether this call continues from a cache; otherwise nothing is kept, and earlier
+        values of the collection are ignored.
       otherwise: State before the first token.
     """
     return module.get_variable("cache", f"state_{layer}", otherwise) if reads_on else otherwise
@@ -124,8 +122,8 @@ def keep_state(module: nn.Module, layer: int, reads_on: bool, state: Any) -> Non
 def nan_on_overflow(hidden: Array, slot: CacheSlot | None) -> Array:
     """Replaces everything by NaN once more tokens were read than the cache can hold.
 
-    XLA writes rows beyond the end onto the last rows, so results would be silently wrong
-    sign (jax.lax.dynamic_update_slice).
+    XLA writes rows beyond the end over the last rows (jax.lax.dynamic_update_slice), so results
+    would be silently wrong.
     """
     if slot is None:
         return hidden

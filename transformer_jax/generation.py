@@ -84,9 +84,7 @@ def generate(
       num_tokens: Number of tokens to add, N.
       rng: PRNG key; token i is drawn with fold_in(rng, i).
       max_length: The model's longest input, C.
-      temperature: As in draw_token.
-      top_k: As in draw_token.
-      top_p: As in draw_token.
+      temperature, top_k, top_p: As in draw_token.
       cache: First cache of next_logits, any tree of arrays.
       end: Token that ends a text. Once all texts have it no more is drawn, and the rest is 0.
 
@@ -169,15 +167,8 @@ def generate_with_cache(
     Args:
       read: Reads tokens with a cache, or None if the model has no cache.
       read_window: Reads a whole context, and passes the cache on.
-      prompt: As in generate.
-      num_tokens: As in generate.
-      rng: As in generate.
-      max_length: As in generate.
-      end: As in generate.
+      prompt, num_tokens, rng, max_length, end: As in generate.
       **draws: Temperature, top_k and top_p of generate.
-
-    Returns:
-      As in generate.
     """
     _check(prompt, num_tokens, _Draws(**draws))
     next_logits, cache = read_window, None
@@ -275,15 +266,11 @@ def stream_from(
     """Yields the tokens of `generate_from` as they are drawn, `piece` of them at a time.
 
     Args:
-      model: As in generate_from.
-      params: Parameters of the model.
+      model, params, rng: As in generate_from.
       prompt: [P] int.
-      rng: PRNG key.
       num_tokens: As in generate.
       piece: Number of tokens at a time; the last piece may be shorter.
-      temperature: As in draw_token.
-      top_k: As in draw_token.
-      top_p: As in draw_token.
+      temperature, top_k, top_p: As in draw_token.
 
     Yields:
       New tokens, [piece] int32.

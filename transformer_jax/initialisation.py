@@ -2,7 +2,7 @@
 
 An entry of INITIALISATIONS returns the initial values of the embeddings and of the three kinds of
 kernels in a block: query and key, value and first feed-forward kernels, and those that write into
-residual stream.
+the residual stream.
 """
 
 import math
@@ -78,16 +78,16 @@ def xavier(
 def fan_in(
     std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
 ) -> Initializers:
-    """Kernels normal with variance 1 / inputs; embeddings normal of deviation std.
+    """Normal kernels with variance 1 / inputs; normal embeddings with deviation std.
 
     LeCun et al. 1998, "Efficient BackProp", equation 16.
 
     Args:
-      std: Deviation of embeddings.
-      depth: Blocks of the model.
-      kernel_gain: See normal.
-      branch_gain: See normal.
-      gain: Multiplies the deviation of the kernels.
+      std: Standard deviation of the embeddings.
+      depth: Number of blocks.
+      kernel_gain: Factor of the blocks' kernels, from the parametrisation.
+      branch_gain: Factor of value and output kernels, from the wiring.
+      gain: Factor of all kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_in", "normal")
 

@@ -186,7 +186,7 @@ class Joined(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Full(Rule):
-    """Everything; in a causal model itself and earlier positions (Vaswani et al. 2017, 3.2.3)."""
+    """All positions; in a causal model itself and earlier ones (Vaswani et al. 2017, 3.2.3)."""
 
     def allowed(self, query: Places, key: Places) -> Array:
         """[..., L] and [..., M] -> [..., L, M] bool."""
@@ -246,10 +246,10 @@ class Prefix(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Unmasked(Full):
-    """Everything, even in a causal model, which then reads the token that it has to predict.
+    """All positions, even in a causal model, which then reads the token that it has to predict.
 
-    It shows the purpose of the causal mask (Vaswani et al. 2017, section 3.2.3): the loss of such a
-    decoder is no prediction.
+    It shows the purpose of the causal mask (Vaswani et al. 2017, section 3.2.3): such a decoder
+    copies the token instead of predicting it.
     """
 
     sees_ahead: ClassVar[bool] = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformer_jax.sharding import Cuts, Sharding
 
 RULES = {"default": "transformer_jax.sharding:default_rules"}
-"""How arrays are cut over the devices of a mesh."""
+"""Rules for the division of arrays over a mesh, by name."""
 
 _ACTIVE: "ContextVar[Sharding | None]" = ContextVar("sharding", default=None)
 

@@ -105,20 +105,21 @@ class RotaryPositions(nn.Module):
     """Rotates queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
 
     For contexts longer than those of training, `linear` divides the positions by the factor (Chen
-    et al. 2023, arXiv:2306.15595, equation 4); `ntk` leaves the shortest wavelength as it is and
-    et al. 2023, arXiv:2306.15595, equation 4); `ntk` keeps the shortest wavelength and
-    stretches the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1). `llama3`
-    stretches wavelengths that turn at most `low_freq_factor` times within `original_length` by the
-    factor, leaves those with `high_freq_factor` turns or more, and interpolates between (Llama Team
+    et al. 2023, arXiv:2306.15595, equation 4); `ntk` keeps the shortest wavelength and stretches
+    the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1); `llama3` stretches
+    wavelengths with at most `low_freq_factor` turns in `original_length` by the factor, keeps those
+    with `high_freq_factor` turns or more, and interpolates between (Llama Team 2024,
+    arXiv:2407.21783, as in its reference code).
 
     Attributes:
       max_wavelength: Longest wavelength over 2 pi, in positions; the "base" or "theta".
       fraction: Fraction of the features that are rotated, the first ones; GPT-NeoX has 0.25.
-      scaling: How a longer context is reached.
-      factor: How much longer it is.
-      original_length: Positions of the shorter context, of llama3.
-      low_freq_factor: Turns within it up to which all is stretched, of llama3.
-      high_freq_factor: Turns within it from which on nothing is, of llama3; above the other.
+      scaling: Method for contexts longer than those of training.
+      factor: Length of the longer context over that of training.
+      original_length: Positions of the contexts of training, for llama3.
+      low_freq_factor: Turns in original_length up to which wavelengths are stretched, for llama3.
+      high_freq_factor: Turns from which on wavelengths are kept, for llama3; above
+        low_freq_factor.
     """
 
     max_wavelength: AboveOne = 10_000.0

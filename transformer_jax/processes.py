@@ -1,8 +1,8 @@
 """One run in several processes, e.g. on hosts of a cluster, each with its own devices.
 
-Every process executes the same steps with the same numbers. Facts that one of them alone knows (its
-clock, a signal, which checkpoint is whole) are agreed on before anybody acts; otherwise they
-would wait for each other for ever.
+Every process executes the same steps with the same numbers. Before they act on a fact that only one
+of them knows (the time, a signal, which checkpoint is complete), they agree on it; otherwise they
+would wait for each other forever.
 """
 
 import os
@@ -15,14 +15,14 @@ from jax.experimental import multihost_utils
 
 from transformer_jax.errors import InvalidInput
 
-SILENT_SECONDS = 20  # after which a process is taken for dead, and the others end
+SILENT_SECONDS = 20  # after which a process counts as dead, and the others end
 _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 def join_processes() -> None:
     """Joins the other processes of a run, if the environment says that there are some.
 
-    That is: Slurm (srun) with several tasks, a TPU slice with several hosts, or the three variables
+    That is Slurm (srun) with several tasks, a TPU slice with several hosts, or the three variables
     JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Tasks of
     Slurm take all GPUs of their node if every node has one task; otherwise each takes one, by its
     number, unless JAX_LOCAL_DEVICE_IDS says otherwise. Call it before jax is used.

@@ -33,14 +33,14 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import path_text
 
 AXES = ("data", "fsdp", "tensor", "sequence")
-# What a rule may name: an axis, or `batch` for the two that part a batch.
+# Names in rules: an axis, or `batch` for the two that divide a batch.
 _PARTS = {"batch": ("data", "fsdp"), **{axis: (axis,) for axis in AXES}}
 
 Cuts = tuple[str | EllipsisType | None, ...]
 
-# How the dimensions of a parameter are cut whose path has this in it, the first that fits. An axis
-# that does not divide a dimension leaves it whole. Arrays that no row fits: the largest dimension
-# over fsdp, if there are two or more. The optimizer's arrays are cut as their parameters are.
+# Division of a parameter's dimensions by its path; the first match counts. An axis that does not
+# divide a dimension leaves it whole. Arrays without a match have their largest dimension divided
+# over fsdp, if they have two or more. The optimizer's arrays are divided as their parameters are.
 PARAMETER_CUTS: tuple[tuple[str, Cuts], ...] = (
     (r"(query|key|value|\w+_gate|up|gate)/kernel$", ("fsdp", "tensor")),  # [D, H K], [D, F]
     (r"(query|key|value|\w+_gate|up|gate)/bias$", ("tensor",)),
@@ -48,7 +48,7 @@ PARAMETER_CUTS: tuple[tuple[str, Cuts], ...] = (
     (r"token_embedding/embedding$", ("tensor", "fsdp")),  # [V, D]
     (r"(output|head)/kernel$", ("fsdp", "tensor")),  # [D, V]
 )
-# How values are cut at sites (see sites.py), `...` for axes between; other values as XLA sees fit.
+# Division of values at sites (see sites.py), `...` for axes between; XLA chooses for other values.
 SITE_CUTS: tuple[tuple[str, Cuts], ...] = (
     ("token_embedding.table", ("tensor", None)),  # [V, D], as it is used: rows are looked up whole
     ("*layer_*.out", ("batch", ...)),  # of a recurrent layer, [B, L, D]
