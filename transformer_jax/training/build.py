@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.config import VARIANT_SECTIONS
-from transformer_jax.config_files import flatten, options_of, resolved
+from transformer_jax.config_files import flatten, options_of
 from transformer_jax.data.sources.files import OwnSource
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
@@ -176,16 +176,6 @@ def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, d
         }
         types[letter] = {name: typed[name] for name in names}
     return types
-
-
-def taken_from_data(config: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
-    """Describes the options of the model that the data's own sizes replace, one line each."""
-    flat = resolved(config)
-    return [
-        f"{key}={flat[key]}: this data has {size}, which is taken"
-        for key, size in ((f"model.{name}", size) for name, size in sizes.items())
-        if size is not None and flat.get(key, size) != size
-    ]
 
 
 def _make(
