@@ -77,10 +77,11 @@ def remarks_on_sharding(
 
 def _remarks_on_arrays(sharding: Sharding, state: Any) -> list[str]:
     """Returns a line per axis that does not divide large arrays, and one for arrays never cut."""
-    parts = [axis for axis in ("fsdp", "tensor") if sharding.mesh.shape[axis] > 1]
     found = defaultdict(list)
+    if all(sharding.mesh.shape[axis] == 1 for axis in ("fsdp", "tensor")):
+        return []
     for path, leaf in by_path(state).items():
-        if not parts or _bytes(leaf) < _LARGE:
+        if _bytes(leaf) < _LARGE:
             continue
         cut = _axes(sharding, path, leaf.shape)
         meant = _axes(sharding, path, [sharding.mesh.size * size for size in leaf.shape])
