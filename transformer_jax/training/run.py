@@ -125,11 +125,13 @@ class Run:
         is_one = isinstance(prompt, str)
         prompts = [prompt] if is_one else _several(prompt)
         keys = [key] if is_one else jax.random.split(key, len(prompts))
-        draw: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        options, texts = {"num_tokens": num_tokens, **draw}, []
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        texts = []
         for begun, own_key in zip(prompts, keys, strict=True):
             start = np.asarray(tokenizer.encode(begun))
-            drawn = generate_from(self.model, self.params, start, own_key, **options)
+            drawn = generate_from(
+                self.model, self.params, start, own_key, num_tokens=num_tokens, **options
+            )
             text = self._continuation(begun, _numbers(drawn).tolist())
             texts.append(text_before(text, ends))
         return texts[0] if is_one else texts  # ty: ignore[invalid-explicit-return]
