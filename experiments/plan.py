@@ -61,7 +61,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.planning.devices import HERE, find_device
     from transformer_jax.planning.plan import make_plan
-    from transformer_jax.training.remedies import remedies_for
+    from transformer_jax.training.memory import remedies_for
 
     if arguments.steps < 0 or (arguments.steps and place not in HERE):
         raise InvalidInput(

@@ -14,7 +14,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.planning.devices import DEVICES, Device, find_device
 from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers
 from transformer_jax.planning.plan import bytes_accessed, lowered_for, make_plan, stand_in
-from transformer_jax.training import memory, remedies
+from transformer_jax.training import memory
 from transformer_jax.training.prepared import prepare
 
 CONFIGS_OF_PLANS = ("gpt2_124m", "gpt2_350m", "gpt_1300m", "llama_7b")
@@ -154,7 +154,7 @@ def test_a_compiler_that_refuses_says_how_much_it_wanted():
 
 def test_remedies_are_those_that_a_config_can_take():
     def names(**changes):
-        return list(remedies.remedies_for(tiny_config(**changes)))
+        return list(memory.remedies_for(tiny_config(**changes)))
 
     assert names(data__length=256) == [
         "loss in chunks",
@@ -167,7 +167,7 @@ def test_remedies_are_those_that_a_config_can_take():
     taken = names(model__remat="block", model__dtype="bfloat16", training__batch_size=7)
     assert taken == []
     digits = load_config(str(ROOT / "configs/digits.py"), {})
-    assert "loss in chunks" not in remedies.remedies_for(digits)
+    assert "loss in chunks" not in memory.remedies_for(digits)
 
 
 def test_devices_are_refused_by_name_and_without_their_compiler():

@@ -12,13 +12,9 @@ from transformer_jax.data.tasks import Batch
 
 
 def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
-    """Returns several batches as one argument of the compiled program.
+    """Returns at most C = `capacity` batches of arrays [B, ...] as one argument of the program.
 
-    Args:
-      batches: Arrays [B, ...], at most `capacity` of them.
-      capacity: Capacity of the program, C.
-    Returns:
-      Arrays [C, B, ...], padded with zeros.
+    Its arrays are [C, B, ...], padded with zeros.
     """
 
     def stacked(*leaves: np.ndarray) -> np.ndarray:
@@ -38,11 +34,7 @@ class BatchesAhead:
     """
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
-        """Makes no batch yet.
-
-        Args:
-          make: Function from a step to its batch.
-        """
+        """Makes no batch yet; `make` is the function from a step to its batch."""
         self._make = make
         self._made: dict[int, Batch] = {}
         self.waited = self.seconds = 0.0
@@ -73,7 +65,7 @@ def meanwhile(work: Iterable[Callable[[], None]]) -> Generator[None]:
     ended = threading.Event()
 
     def do() -> None:
-        # What fails here fails again where the batch is taken, and is told there.
+        # A batch that fails here fails again when it is taken, and is reported then.
         with contextlib.suppress(Exception):
             for piece in work:
                 if ended.is_set():

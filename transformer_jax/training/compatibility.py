@@ -24,9 +24,9 @@ def refuse_what_is_not_installed(config: ConfigDict) -> None:
     """Raises InvalidInput if training this config needs a package that is not installed."""
     require("orbax", "training")
     refuse_missing_packages(config.data.task)
-    if config.logging.writers:
-        from transformer_jax.runs.writers import WRITERS
     for name in config.logging.writers:
+        from transformer_jax.runs.writers import WRITERS
+
         require(WRITERS[name][1], f"logging.writers={name}", "trackers")
 
 
@@ -36,8 +36,8 @@ def refuse_hosts_with_other_data(task: Task, order: int) -> None:
         return
     from transformer_jax.runs.several_processes import refuse_other
 
-    first = jax.tree.leaves(task.batch(order, 0))
-    sums = [zlib.crc32(np.asarray(array).tobytes()) for array in first]
+    leaves = jax.tree.leaves(task.batch(order, 0))
+    sums = [zlib.crc32(np.asarray(leaf).tobytes()) for leaf in leaves]
     refuse_other("data", repr([task.facts, sums]))
 
 
@@ -47,8 +47,20 @@ def refuse_missing_packages(task: str) -> None:
         require(package, f"data.task={task}")
 
 
-def refuse_broken_task(who: str, task: Task) -> None:
-    """Raises InvalidInput if a user-defined task breaks a law of tasks."""
+def refuse_task(config: ConfigDict, task: Task) -> None:
+    """Raises InvalidInput if a split has no target, or a user-defined task breaks a law."""
+    if is_user_defined(config.data.task):
+        _refuse_broken_laws(f"data.task={config.data.task}", task)
+    for split in ("validation", "test"):
+        batches = task.evaluation_batches(split, config.evaluation.batch_size)
+        if not any(batch["weights"].any() for batch in batches):
+            raise InvalidInput(
+                f"data.source={config.data.source}: the {split} split has no "
+                f"{task.target} to score; give more data, or other data.splits"
+            )
+
+
+def _refuse_broken_laws(who: str, task: Task) -> None:
     from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
 
     for name, law in TASK_LAWS.items():
@@ -67,47 +79,53 @@ def own_rows_of_model(config: ConfigDict) -> list[str]:
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
 
-def refuse_unfit(prepared: Any, who: str) -> None:
-    """Raises an error if model and task do not fit, one of which is user-defined."""
+def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
+    """Raises an error if model, task, objective and options do not fit together.
+
+    Args:
+      prepared: Data, model and objective.
+      of_user: KEY=MODULE:NAME of the user-defined parts of model and task.
+    """
+    refuse_unknown_prefixes(prepared.template.params, prepared.config)
+    _refuse_what_is_not_kept(prepared)
+    _refuse_shown_answers(prepared)
+    _refuse_inseparable_objective(prepared)
+    if not of_user:
+        return
+    who = ", ".join(of_user)
     config, model, task = prepared.config, prepared.model, prepared.task
     for name in traits_of(config.data.task).needs:
         if not hasattr(model, name):
             raise InvalidInput(f"{who}: data.task={config.data.task} requires its attribute {name}")
-    batch = task.batch(0, 0)
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
+    inputs, targets = task.batch(0, 0)["inputs"], task.batch(0, 0)["targets"]
 
     def logits(params: Any) -> Any:
-        apply = functools.partial(model.apply, {"params": params}, **batch["inputs"])
+        apply = functools.partial(model.apply, {"params": params}, **inputs)
         if isinstance(model, Decoder):  # which writes one text, [L], without an axis of a batch
-            model.apply({"params": params}, batch["inputs"]["tokens"][0])
+            model.apply({"params": params}, inputs["tokens"][0])
         return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
 
-    target_shape = batch["targets"].shape
     classes = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
     for shape in jax.eval_shape(logits, prepared.template.params):
         got = getattr(shape, "shape", type(shape).__name__)
-        if isinstance(got, str) or got[:-1] != target_shape or (classes and got[-1] < classes):
-            axes = ", ".join(map(str, [*target_shape, classes or "classes"]))
+        if isinstance(got, str) or got[:-1] != targets.shape or (classes and got[-1] < classes):
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+            axes = ", ".join(map(str, [*targets.shape, classes or "classes"]))
             raise InvalidInput(
                 f"{who}: of {shapes} the model makes {got}; expected logits [{axes}]"
             )
 
 
-def refuse_what_is_not_kept(prepared: Any) -> None:
+def _refuse_what_is_not_kept(prepared: Any) -> None:
     """Raises an error if blocks cannot be scanned, or a kept site does not exist."""
-    model = prepared.config.model
     wanted = resolved(prepared.config).get("model.remat_options.sites") or ()
-    if not wanted and not model.scan_layers:
+    if not wanted and not prepared.config.model.scan_layers:
         return
     from transformer_jax.jaxprs import names_in
 
     inputs = prepared.task.batch(0, 0)["inputs"]
-    options = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
-
-    def apply(params: Any) -> Any:
-        return prepared.model.apply({"params": params}, **inputs, **options)
-
-    present = names_in(jax.make_jaxpr(apply)(prepared.stacked_template.params))
+    traced = jax.make_jaxpr(prepared.training_pass)(prepared.stacked_template.params, inputs)
+    present = names_in(traced)
     missing = [name for name in wanted if name not in present]
     if missing:
         raise InvalidInput(
@@ -116,15 +134,17 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
         )
 
 
-def refuse_shown_answers(prepared: Any) -> None:
+def _refuse_shown_answers(prepared: Any) -> None:
     """Raises InvalidInput if a prefix shows answers that are scored.
 
     In language modelling data.unscored is checked before anything is read.
     """
     config, model, task = prepared.config, prepared.model, prepared.task
-    specs = block_specs(model.options) if isinstance(model, Decoder) else ()
-    lengths = [made(spec.options, "mask").length for spec in specs if spec.options.mask == "prefix"]
-    if config.data.task == "language_modelling" or not lengths:
+    if config.data.task == "language_modelling" or not isinstance(model, Decoder):
+        return
+    options = [spec.options for spec in block_specs(model.options)]
+    lengths = [made(each, "mask").length for each in options if each.mask == "prefix"]
+    if not lengths:
         return
     from transformer_jax.data.laws import predicts_its_inputs
 
@@ -141,7 +161,7 @@ def refuse_shown_answers(prepared: Any) -> None:
             )
 
 
-def refuse_inseparable_objective(prepared: Any) -> None:
+def _refuse_inseparable_objective(prepared: Any) -> None:
     """Raises InvalidInput if a user-defined objective is not the sum over its chunks."""
     objective, name = prepared.objective, prepared.config.objective.name
     if not isinstance(objective, InChunks) or not is_user_defined(name):
@@ -161,29 +181,18 @@ def refuse_inseparable_objective(prepared: Any) -> None:
         )
 
 
-def refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
-    """Raises InvalidInput if a split has no target."""
-    for split in ("validation", "test"):
-        batches = task.evaluation_batches(split, config.evaluation.batch_size)
-        if not any(batch["weights"].any() for batch in batches):
-            raise InvalidInput(
-                f"data.source={config.data.source}: the {split} split has no "
-                f"{task.target} to score; give more data, or other data.splits"
-            )
-
-
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
     """Raises InvalidInput if an option by path names no parameter."""
     names = by_path(params)
-    named = {
-        "training.frozen": config.training.frozen,
-        "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
-        "optimizer.decay_multipliers": config.optimizer.decay_multipliers,
-    }
-    prefixes = [(key, text.partition("=")[0]) for key, texts in named.items() for text in texts]
-    for key, prefix in prefixes:
-        if not any(begins(name, prefix) for name in names):
-            first = list(dict.fromkeys(name.split("/")[0] for name in names))
-            raise InvalidInput(
-                f"{key}: no parameter's path begins with {prefix!r}; there are {', '.join(first)}"
-            )
+    for key in (
+        "training.frozen",
+        "optimizer.learning_rate_multipliers",
+        "optimizer.decay_multipliers",
+    ):
+        section, _, option = key.partition(".")
+        for prefix in (text.partition("=")[0] for text in config[section][option]):
+            if not any(begins(name, prefix) for name in names):
+                first = ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
+                raise InvalidInput(
+                    f"{key}: no parameter's path begins with {prefix!r}; there are {first}"
+                )

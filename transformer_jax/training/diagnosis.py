@@ -17,10 +17,10 @@ class NonFinite(Stop):
     """The loss or a gradient was not finite; the parameters were not changed."""
 
 
-def explain_non_finite(
+def non_finite(
     score: Callable[[Any, Batch], Sums], params: Any, batch: Batch, step: int
-) -> str:
-    """Returns which update was not applied, why, and possible remedies.
+) -> NonFinite:
+    """Returns the error of an update that was not applied, with its reason and possible remedies.
 
     Args:
       score: Sums of each example, without dropout.
@@ -28,7 +28,7 @@ def explain_non_finite(
       batch: Batch of the update.
       step: Number of updates before it.
     """
-    return (
+    return NonFinite(
         f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
         f"the parameters are those after update {step}\n"
         f"{_first_that_is_not_finite(score, params, batch)}\n"
@@ -40,7 +40,7 @@ def explain_non_finite(
 def _first_that_is_not_finite(
     score: Callable[[Any, Batch], Sums], params: Any, batch: Batch
 ) -> str:
-    """Returns the first array that is not finite, of parameters, then loss, then gradients."""
+    """Describes the first array that is not finite: of parameters, then loss, then gradients."""
 
     def mean_loss(params: Any) -> Array:
         sums = total(score(params, batch))

@@ -86,6 +86,8 @@ def evaluate(
       split: Train, validation or test.
       batch_size: Examples per batch.
     """
+    from transformer_jax.metrics import METRICS
+
     columns: dict[str, list[np.ndarray]] = {}
     for batch in task.evaluation_batches(split, batch_size):
         sums = score(params, batch)._asdict()
@@ -95,18 +97,14 @@ def evaluate(
             columns.setdefault(name, []).append(np.asarray(column, np.float64))
     rows = {name: np.concatenate(parts) for name, parts in columns.items()}
     is_example = rows["weight"] > 0
-    totals = {name: float(column.sum()) for name, column in rows.items()}
-    num_bytes = int(totals["bytes"]) if "bytes" in totals else None
-    from transformer_jax.metrics import METRICS
-
     means = {name: value for name in ALWAYS if (value := METRICS[name](rows)) is not None}
     protocol = {
         "split": split,
         **task.protocol,
         "examples": int(is_example.sum()),
-        "targets": int(totals["weight"]),
+        "targets": int(rows["weight"].sum()),
+        **({"bytes": int(rows["bytes"].sum())} if "bytes" in rows else {}),
     }
-    protocol |= {} if num_bytes is None else {"bytes": num_bytes}
     clusters = getattr(task, "clusters", None)
     if clusters is not None:
         of_example = clusters(split)
@@ -115,12 +113,7 @@ def evaluate(
 
 
 def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
-    """Writes the scores of each example as arrays named SPLIT/loss, SPLIT/weight, ...
-
-    Args:
-      path: Path of the npz file.
-      scored: Split -> its evaluation.
-    """
+    """Writes the scores of each example of each split as arrays SPLIT/loss, SPLIT/weight, ..."""
     columns: dict[str, Any] = {
         f"{split}/{name}": column
         for split, evaluation in scored.items()

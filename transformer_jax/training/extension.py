@@ -1,4 +1,4 @@
-"""Continuing a run with more updates or another learning rate."""
+"""Continuing a run with more updates or a different learning rate."""
 
 import json
 from typing import Any, NamedTuple
@@ -37,10 +37,8 @@ class Extension(NamedTuple):
         """Records the extension in a run's directory, which this process has locked; idempotent.
 
         The manifest's `legs` state the update from which options were changed, and the scores then.
+        `facts` identify the data.
 
-        Args:
-          directory: Directory of the run.
-          facts: Facts that identify the data.
         Raises:
           InvalidInput: The data differs from the run's; nothing was written.
         """
@@ -49,17 +47,20 @@ class Extension(NamedTuple):
             return
         manifest = directory.manifest()
         at_end = self.step == directory.config().training.steps
-        scores = _means(directory.evaluation()) if at_end else {}
+        stored = directory.evaluation() if at_end else {}
+        scores = {
+            split: {name: v for name, v in stored[split].items() if isinstance(v, int | float)}
+            for split in ("validation", "test")
+            if split in stored
+        }
         entry = {"from": self.step, "changed": self.changed, "scores": scores}
         leg = json.loads(json.dumps(entry))  # as it will be read
         legs = manifest.get("legs", [])
         if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
             legs = [*legs, {**leg, "time": now()}]
         directory.step = self.step
-        directory.write_json(
-            "manifest.json",
-            manifest | {"legs": legs, "stated": sorted(stated(configs.flatten(self.config)))},
-        )
+        keys = sorted(stated(configs.flatten(self.config)))
+        directory.write_json("manifest.json", manifest | {"legs": legs, "stated": keys})
         directory.write_status("interrupted")
         directory.write_text("config.json", configs.to_json(self.config))
 
@@ -69,10 +70,8 @@ def extension_of(
 ) -> Extension:
     """Returns a plan to extend a run with more updates or a different rate; writes nothing.
 
-    Args:
-      config: The new config.
-      directory: Directory of the run.
-      across_numerics: Whether it may continue although it began with other numerics.
+    With `across_numerics` it may continue although it began with other numerics.
+
     Raises:
       InvalidInput: There is no run, it is a cell of a study, something else would change, it has
         no update left, or no checkpoint to continue from.
@@ -85,15 +84,15 @@ def extension_of(
         raise InvalidInput(
             f"{where}: a cell of a study, which is found by what it is: nothing may change in it"
         )
-    may = (*configs.CADENCE, *configs.PLACEMENT)
-    changed = configs.differences(directory.config(), config, but=may)
-    other = [key for key in changed if not configs.is_among(key, configs.EXTENDABLE)]
-    if other:
-        before, now = changed[other[0]]
-        raise InvalidInput(
-            f"{where}: --extend changes {other[0]}, {before} there, {now} now\n"
-            "it may change training.steps, optimizer.learning_rate and schedule"
-        )
+    changed = configs.differences(
+        directory.config(), config, but=(*configs.CADENCE, *configs.PLACEMENT)
+    )
+    for key, (before, after) in changed.items():
+        if not configs.is_among(key, configs.EXTENDABLE):
+            raise InvalidInput(
+                f"{where}: --extend changes {key}, {before} there, {after} now\n"
+                "it may change training.steps, optimizer.learning_rate and schedule"
+            )
     checkpoints = Checkpoints(directory.file("checkpoints"), say=lambda message: None)
     step = checkpoints.newest_whole() if changed else max(checkpoints.steps(), default=0)
     if step is None:
@@ -109,12 +108,3 @@ def extension_of(
     if changed and not across_numerics:
         directory.refuse_other_numerics(goes_on=True)
     return Extension(config, step, changed)
-
-
-def _means(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Returns the numbers of each split, without the measurement settings."""
-    return {
-        split: {name: value for name, value in scores.items() if isinstance(value, int | float)}
-        for split, scores in evaluation.items()
-        if split in ("validation", "test")
-    }

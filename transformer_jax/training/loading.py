@@ -33,12 +33,7 @@ _SHOWN = 8  # classes in a message
 
 
 def _run_of_huggingface(source: str | Path) -> Run:
-    """Returns a Hugging Face model as a run.
-
-    Raises:
-      InvalidInput: See from_huggingface; or an encoder–decoder's folder does not state the
-        begin token.
-    """
+    """Returns a Hugging Face model as a run; raises what from_huggingface and _begins_of raise."""
     from transformer_jax.interop import from_huggingface
 
     config, folder = config_to_use(source), folder_of(source)
@@ -46,30 +41,28 @@ def _run_of_huggingface(source: str | Path) -> Run:
     tokenizer = load_tokenizer(file) if file.is_file() else None
     begins = ()
     if config.data.task == "translation":
-        begins = _begin_of_writing(read_generation(folder) or settings, tokenizer, source)
+        begins = _begins_of(read_generation(folder) or settings, tokenizer, source)
     model, params = from_huggingface(folder)
-    classes = _classes_of(settings, getattr(model, "num_classes", None) or 0)
-    num_texts = 2 if settings.get("num_texts") == 2 else 1  # as export_run says it
     return Run(
         config=config,
         model=model,
         params=params,
         tokenizer=tokenizer,
         step=0,
-        classes=classes,
-        num_texts=num_texts,
+        classes=_classes_of(settings, getattr(model, "num_classes", None) or 0),
+        num_texts=2 if settings.get("num_texts") == 2 else 1,  # as export_run says it
         begins=begins,
     )
 
 
-def _begin_of_writing(
-    settings: Mapping[str, Any], tokenizer: Any, source: str | Path
-) -> tuple[int, ...]:
-    """Returns the begin tokens of a Hugging Face encoder–decoder; () if they are as ours."""
-    start, forced, end = (
-        settings.get(name)
-        for name in ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id")
-    )
+def _begins_of(settings: Mapping[str, Any], tokenizer: Any, source: str | Path) -> tuple[int, ...]:
+    """Returns the begin tokens of a Hugging Face encoder–decoder; () if they are as ours.
+
+    Raises:
+      InvalidInput: The folder lacks the tokenizer or the begin token, or its end token is wrong.
+    """
+    start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
+    forced = settings.get("forced_bos_token_id")
     if tokenizer is None or start is None:
         missing = "tokenizer.json" if tokenizer is None else "decoder_start_token_id"
         raise InvalidInput(
@@ -82,9 +75,10 @@ def _begin_of_writing(
             f"{source}: eos_token_id={end}: expected {specials.end}, that of tokenizer.json"
         )
     begins = (start,) if forced is None else (start, forced)
-    is_theirs = isinstance(tokenizer, HuggingFaceTokenizer)
-    reads_as_ours = not is_theirs or tokenizer.encode_whole("") == with_end(tokenizer, "")
-    return () if begins == (specials.begin,) and reads_as_ours else begins
+    reads_otherwise = isinstance(tokenizer, HuggingFaceTokenizer) and (
+        tokenizer.encode_whole("") != with_end(tokenizer, "")
+    )
+    return () if begins == (specials.begin,) and not reads_otherwise else begins
 
 
 def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
@@ -101,7 +95,7 @@ def load_run(
     allow: Collection[str] = (),
     mesh: Mapping[str, int] | None = None,
 ) -> Run:
-    """Loads the newest whole checkpoint of a run. It writes nothing, so a read-only copy is enough.
+    """Returns a run with its newest whole checkpoint; writes nothing, so read-only copies suffice.
 
     A Hugging Face model becomes a run with `step` 0 whose `config` is
     that of config_from_huggingface, for longer texts.
@@ -118,8 +112,8 @@ def load_run(
     Returns:
       The run, ready to apply, with averaged weights if it was trained with them.
     Raises:
-      InvalidInput: There is no run or no whole checkpoint, it is damaged, has another tokenizer
-        than the run, or the mesh has more devices than there are.
+      InvalidInput: There is no run or no whole checkpoint, it is damaged, has a different
+        tokenizer from the run's, or the mesh has more devices than there are.
     """
     if is_of_huggingface(workdir):
         run = _run_of_huggingface(workdir)
@@ -138,15 +132,14 @@ def load_run(
     if own_modules(config) <= set(allow):  # if not, the next lines refuse
         flat = configs.flatten(config)
         configs.report(import_own(flat) or problems_of(flat))
-        own = fingerprint_of_own(config)
-        for choice in changed_code(manifest, own):
+        for choice in changed_code(manifest, fingerprint_of_own(config)):
             say(f"the code of {choice} is not what this run was trained with")
     if manifest["numerics"] != NUMERICS:
         say("this code computes otherwise than the one that trained this run, see CHANGELOG.md")
     sizes = directory.sizes()
     model = make_model(config, sizes, allow)
-    optimizer = make_optimizer(config, allow)
-    template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
+    start = make_initial_state(model, make_optimizer(config, allow), config.seed)
+    template = jax.eval_shape(start)
     sharding = _over(mesh, config, allow)
     if sharding is not None:
         template = with_places(template, sharding.of_state(template))
@@ -178,17 +171,14 @@ def _over(
 
 
 def refuse_unlike(run: Run, task: Any, source: str) -> None:
-    """Raises InvalidInput if a model does not fit data with these classes, tokens or sizes.
+    """Raises InvalidInput if a model does not fit the classes, tokens or sizes of a task.
 
-    Args:
-      run: Run of the model.
-      task: The data.
-      source: Name of the data, for messages.
+    `source` is the name of the data, for messages.
     """
     if run.tokenizer is None and task.tokenizer is not None:
         raise InvalidInput("this run has no tokenizer.json: the model reads no text")
-    both = [holder.tokenizer for holder in (run, task) if holder.tokenizer is not None]
-    if len({fingerprint(tokenizer) for tokenizer in both}) > 1:
+    both = [each.tokenizer for each in (run, task) if each.tokenizer is not None]
+    if len({*map(fingerprint, both)}) > 1:
         raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")
     classes = tuple(task.facts.get("classes", ()))
     if classes and classes != run.classes:

@@ -1,4 +1,4 @@
-"""The training loop: begin, take steps, log, evaluate, save and end one run, or several together.
+"""The training loop: begins, steps, logs, evaluates, saves and ends one run or several together.
 
 A step is a pure function of state and batch, and the batch of a step is a pure function of seed and
 step. So a run that is killed at any point and started again ends with the same bits, and logging,
@@ -19,13 +19,13 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config_files as configs
 from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
 from transformer_jax.runs.checkpoints import Saving
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
 from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
@@ -35,14 +35,13 @@ from transformer_jax.training.compatibility import (
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
 )
-from transformer_jax.training.evaluation import score_of, write_sequences
+from transformer_jax.training.evaluation import Evaluation, evaluate, score_of, write_sequences
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
 from transformer_jax.training.step import TrainState
 
 if TYPE_CHECKING:
-    from transformer_jax.training.diagnosis import NonFinite
     from transformer_jax.training.extension import Extension
     from transformer_jax.training.run import Run
 
@@ -63,9 +62,8 @@ def train(
     Args:
       config: A config of load_config; it is checked again.
       workdir: A new or empty directory, or that of the same run.
-      progress: Where progress is reported; standard output if None.
-      allow: Further modules that may be imported for the classes of the run that it
-        starts from.
+      progress: Receives reports; they are printed if None.
+      allow: Further modules that may be imported, for a run that this one starts from.
       across_numerics: Whether a run that began with other numerics may resume, see provenance.
       profile: Whether to write a trace of some steps to `profile` in the directory.
       extension: Changes of the config with which an earlier run continues.
@@ -82,15 +80,21 @@ def train(
     configs.check(config)
     refuse_what_is_not_installed(config)
     progress = (progress or Progress()) if is_first() else Silent()
-    directory = RunDirectory(workdir)
+    shared = RunDirectory(workdir)
     if extension is None:
-        directory.refuse_other_config(config)
+        shared.refuse_other_config(config)
     if not across_numerics:
-        directory.refuse_other_numerics()
+        shared.refuse_other_numerics()
+    of_process = contextlib.nullcontext(shared)
+    are_several = jax.process_count() > 1
+    if are_several:
+        from transformer_jax.runs.several_processes import directory_of_process
+
+        of_process = directory_of_process(shared, config)
     with (
         contextlib.closing(progress),
-        StopSignal(agrees=jax.process_count() > 1) as stop,
-        _directory_of_process(directory, config) as directory,
+        StopSignal(agrees=are_several) as stop,
+        of_process as directory,
     ):
 
         def make() -> Prepared:
@@ -112,16 +116,6 @@ def train(
                 "restore it; the scores of the end are in evaluation.json"
             )
         return rows[-1]
-
-
-def _directory_of_process(
-    directory: RunDirectory, config: ConfigDict
-) -> contextlib.AbstractContextManager[RunDirectory]:
-    if jax.process_count() == 1:
-        return contextlib.nullcontext(directory)
-    from transformer_jax.runs.several_processes import directory_of_process
-
-    return directory_of_process(directory, config)
 
 
 def train_members(
@@ -149,7 +143,7 @@ def train_members(
                 return
             program = program or Program(going[0].prepared)
             _take_steps(going, stop, program, trace_to if number == 2 else None)
-    except BaseException as error:  # KeyboardInterrupt, say
+    except BaseException as error:  # e.g. KeyboardInterrupt
         for member in members:
             if not member.has_ended:
                 member.fail(error)
@@ -167,11 +161,9 @@ def _take_steps(
     if not requests:
         return
     try:
-        _ = program.compiled  # it asks the task for a batch, which the thread below does too
-        trace = contextlib.nullcontext() if trace_to is None else jax.profiler.trace(trace_to)
-        with trace:
-            later = (piece for member in requests for piece in member.later_batches())
-            with meanwhile(later):
+        _ = program.compiled  # it takes a batch of the task, as the thread below does
+        with contextlib.nullcontext() if trace_to is None else jax.profiler.trace(trace_to):
+            with meanwhile(piece for member in requests for piece in member.later_batches()):
                 results = program.take([*requests.values()])
                 taken = time.monotonic()
             waited = time.monotonic() - taken  # for a batch that was being made
@@ -186,7 +178,7 @@ def _take_steps(
 
 
 class Member:
-    """One of the runs that are trained together: its files, its state and its schedule.
+    """A run that is trained alone or together with others: its files, its state, its schedule.
 
     Attributes:
       prepared: Data, model and optimizer, set by `begin`.
@@ -206,21 +198,23 @@ class Member:
     ) -> None:
         """Reads and writes nothing yet.
 
-        `make` is called once the directory is locked. `cell` has further entries of the manifest of
-        a study's cell, which writes no sample and no picture, and calls `at_end` instead.
+        `make` is called once the directory is locked. A cell of a study has further entries of the
+        manifest, `cell`; it writes no sample and no picture, and calls `at_end` instead.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
+        # Only then are measured times those of this run.
+        self.is_alone = (cell or {}).get("members", 1) == 1
         self.has_ended = False
         self.error: BaseException | None = None
         self.state: Any = None
         self.write: Callable[[list[dict]], None] = lambda rows: None
-        self._open = contextlib.ExitStack()  # the run's lock and what it writes to
-        # Nothing goes on meanwhile where several are trained in one program.
-        folder, keep = directory.file("checkpoints"), config.checkpoint.keep
-        self.saving = Saving(folder, keep, self._warn, waits=not self._is_alone)
         self.warnings: list[str] = []
         self.seconds_per_step = 0.0
+        self._open = contextlib.ExitStack()  # the run's lock and what it writes to
+        folder, keep = directory.file("checkpoints"), config.checkpoint.keep
+        # Runs that share a program wait for their checkpoints.
+        self.saving = Saving(folder, keep, self._warn, waits=not self.is_alone)
 
     @contextlib.contextmanager
     def faults_kept(self) -> Generator[None]:
@@ -247,14 +241,14 @@ class Member:
 
     def begin(self) -> None:
         """Opens the directory and draws or restores the state; ends a run that is complete."""
-        enter = self._open.enter_context
-        enter(self.directory.locked())
-        enter(self.directory.failures_recorded())
+        enter, directory = self._open.enter_context, self.directory
+        steps = self.config.training.steps
+        enter(directory.locked())
+        enter(directory.failures_recorded())
         enter(self.saving.checkpoints.settled())
-        self._prepare()
-        steps, directory = self.config.training.steps, self.directory
-        is_new = self.drawn is not None
-        self.state = self._restore_or_start()
+        drawn = self._prepare()
+        is_new = drawn is not None
+        self.state = self._restored(is_new) or drawn or self._start()
         if directory.step == steps and directory.status() == "done":
             if not directory.has_scores():  # evaluation.json is damaged: the end is scored again
                 self._add_evaluation(rows := directory.metrics()[-1:], is_last=True)
@@ -263,9 +257,9 @@ class Member:
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             self._end()
             return
-        if not is_new and directory.step < steps:
-            announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
         if directory.step < steps:
+            if not is_new:
+                announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
             directory.drop_scores()  # of an end that it had before it was extended
         directory.write_status("running")
         writers = self.config.logging.writers if is_first() else ()
@@ -302,50 +296,60 @@ class Member:
           Interrupted: A signal was received; the run was saved.
           SaveFailed: The last checkpoint could not be written.
         """
-        steps, directory, hooks = self.config.training.steps, self.directory, self.config.hooks
+        config, directory = self.config, self.directory
         self.state = result.state
         self.batches.waited += waited / self.num_steps
         rows, finite = self._log(result, waited)
         step = directory.step
-        is_last = step == steps
-        if finite and hooks.functions and (is_last or step % hooks.every == 0):
+        is_last = step == config.training.steps
+        if finite and config.hooks.functions and (is_last or step % config.hooks.every == 0):
             row_of_step(rows, step).update(self._call_hooks())
-        if finite and (is_last or step % self.config.evaluation.every == 0):
+        if finite and (is_last or step % config.evaluation.every == 0):
             self._add_evaluation(rows, is_last)
         directory.append_metrics(rows)
         directory.write_status("running")
-        must_end = self.stop.signal is not None or not finite
-        if is_last or must_end or step % self.config.checkpoint.every == 0:
-            self._save(must=is_last or must_end)
+        must_save = is_last or not finite or self.stop.signal is not None
+        if must_save or step % config.checkpoint.every == 0:
+            self._save(must_save)
         self.write(rows)  # to services, which may fail: the run is saved
         if not finite:
-            raise self._non_finite()
+            from transformer_jax.training.diagnosis import non_finite
+
+            batch = self.task.batch(seeds_of(config).order, step)
+            params = self.prepared.unstacked(self.state.params)
+            raise non_finite(self.score, params, batch, step)
+        if must_save and self.saving.unsaved:
+            raise self.saving.unsaved
         if is_last:
             self._finish()
-        elif must_end:
-            raise self._interrupted()
+        elif must_save:
+            directory.write_status("interrupted")
+            self.stop.end(f"interrupted at step {step}, saved; the same command resumes")
 
     # ---- starting
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> TrainState | None:
+        """Reads data and model, and marks the directory as begun; returns a new run's state."""
+        config, directory = self.config, self.directory
         self.prepared = prepared = self.make()
         self.task, self.allow = prepared.task, prepared.allow
-        self.numbers = prepared.numbers(self.config)
+        self.numbers = prepared.numbers(config)
         self.score = score_of(prepared)
-        order = seeds_of(self.config).order
-        self.batches = BatchesAhead(lambda step: prepared.own_batch(order, step))
-        config, directory = self.config, self.directory
-        steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
+        order = seeds_of(config).order
+        self.batches = batches = BatchesAhead(lambda step: prepared.own_batch(order, step))
         self.log = StepLog(
-            *(config.logging.every, steps, schedule, self.task.counted),
-            lambda: (self.batches.waited, self.batches.seconds),
+            config.logging.every,
+            config.training.steps,
+            make_schedule(config, prepared.allow),
+            self.task.counted,
+            lambda: (batches.waited, batches.seconds),
         )
         self.progress.details = self.log.details
         # Before the directory is marked as begun, so that a refusal, e.g. of weights or of a step
         # that needs too much memory, leaves it untouched. Cells are compiled together, later.
         is_new = not directory.has_begun()
         initial = self._initial_files() if is_new else {}
-        self.drawn = self._start() if is_new else None
+        drawn = self._start() if is_new else None
         if is_new:
             announce(prepared, self.progress, compiles=self.cell is None, is_new=True)
         facts = {
@@ -366,27 +370,28 @@ class Member:
             )
         for choice in changed_code(directory.manifest(), facts["own_rows"]):
             self._warn(f"the code of {choice} changed since this run began")
+        return drawn
 
-    def _restore_or_start(self) -> TrainState:
-        drawn, self.drawn = self.drawn, None  # it is not kept where a checkpoint takes its place
-        self.saving.checkpoints.tidy()
-        restored = self.saving.checkpoints.restore(self.prepared.template)
-        if restored is not None:
-            self.directory.refuse_foreign_checkpoint(restored.step, restored.extra)
-        if restored is None and self.directory.status() == "done":
-            raise InvalidInput(
-                f"--workdir={self.directory.path}: the run is done but its checkpoints are gone; "
-                "choose another --workdir to train again"
-            )
+    def _restored(self, is_new: bool) -> TrainState | None:
+        """Returns the state of the newest checkpoint, or None if the run starts at step 0."""
+        directory, checkpoints = self.directory, self.saving.checkpoints
+        checkpoints.tidy()
+        restored = checkpoints.restore(self.prepared.template)
         if restored is None:
-            self.directory.cut_metrics(0)
-            if drawn is None:
-                self.directory.refuse_other_start(self._initial_files())
-            return drawn or self._start()
-        self.directory.step = restored.step
+            if directory.status() == "done":
+                raise InvalidInput(
+                    f"--workdir={directory.path}: the run is done but its checkpoints are gone; "
+                    "choose another --workdir to train again"
+                )
+            directory.cut_metrics(0)
+            if not is_new:
+                directory.refuse_other_start(self._initial_files())
+            return None
+        directory.refuse_foreign_checkpoint(restored.step, restored.extra)
+        directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
-        self.directory.cut_metrics(restored.step)
-        self.directory.amend_launch(resumed_from=restored.step, warnings=self.warnings)
+        directory.cut_metrics(restored.step)
+        directory.amend_launch(resumed_from=restored.step, warnings=self.warnings)
         self.progress.say(f"resuming from step {restored.step} (checkpoint verified)")
         return self.prepared.stack(restored.state)
 
@@ -399,7 +404,7 @@ class Member:
         return fingerprint_of(self.config.initial)
 
     def _start(self) -> TrainState:
-        """Returns the state at step 0 and reports the weights that it starts from."""
+        """Returns the state at step 0, with which user-defined code was tried."""
         if own_rows_of_model(self.config):
             from transformer_jax.training.leaks import refuse_what_leaks
 
@@ -407,7 +412,6 @@ class Member:
         state, remarks = self.prepared.start(self.config)
         for remark in remarks:
             self.progress.say(remark)
-        # Tried before anything is trained.
         self.state = state
         self._call_hooks()
         if any(map(is_user_defined, self.config.evaluation.metrics)):
@@ -436,71 +440,71 @@ class Member:
 
     def _log(self, result: StepResult, waited: float) -> tuple[list[dict[str, float]], bool]:
         """Returns the rows that became due, and whether all steps were finite."""
-        records = jax.tree.map(lambda leaf: leaf[: self.num_steps], result.records)
+        losses, norms, applied = (leaf[: self.num_steps] for leaf in result.records)
         per_step = self.making_seconds / self.num_steps
         per_step += (result.seconds + waited) / result.num_steps
-        self.seconds_per_step = max(per_step, 1e-9)
-        taken = int(records.applied.sum())  # the first step that is not finite ends the call
+        self.seconds_per_step = per_step = max(per_step, 1e-9)
+        taken = int(applied.sum())  # the first step that is not finite ends the call
         count = self.prepared.count_of_update
-        mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
-        means = (records.loss[:taken], records.gradient_norm[:taken])
-        rows = self.log.add(self.directory.step + 1, *means, self.seconds_per_step, count, mfu)
-        self.directory.step += taken
-        steps = self.config.training.steps
-        self.progress.step(
-            self.directory.step,
-            steps,
-            float(records.loss[: max(taken, 1)].mean()),
-            f"{count / self.seconds_per_step:,.0f} {self.task.counted}/s"
-            + ("" if mfu is None else f"  MFU {mfu:.0%}"),
-            (steps - self.directory.step) * self.seconds_per_step,
-        )
+        mfu = self.prepared.mfu(per_step) if self.is_alone else None
+        step, steps = self.directory.step, self.config.training.steps
+        rows = self.log.add(step + 1, losses[:taken], norms[:taken], per_step, count, mfu)
+        self.directory.step = step = step + taken
+        speed = f"{count / per_step:,.0f} {self.task.counted}/s"
+        speed += "" if mfu is None else f"  MFU {mfu:.0%}"
+        loss = float(losses[: max(taken, 1)].mean())
+        self.progress.step(step, steps, loss, speed, (steps - step) * per_step)
         return rows, taken == self.num_steps
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
         """Adds the validation scores to the row of the step; at the end also the test scores."""
-        from transformer_jax.training.measuring import Measured, measured, score_split, stored_of
+        from transformer_jax.training.measuring import Measured, facts_of_metrics, measured
 
+        config, directory, task = self.config, self.directory, self.task
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
-        row, run, scored = row_of_step(rows, self.directory.step), self._run(), {}
-        before: list[dict] = []
-        if is_last:
-            written = [row for row in self.directory.metrics() if row["step"] < rows[0]["step"]]
-            before = [*written, *rows[:-1]]
+        row, run, scored = row_of_step(rows, directory.step), self._run(), {}
         for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
-            scored[split] = score_split(run, self.task, self.score, split, is_last)
-            row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
-        asked = self.config.evaluation.metrics
+            size = config.evaluation.batch_size
+            means, protocol, sequences = evaluate(self.score, run.params, task, split, size)
+            if is_last:
+                from transformer_jax.training.showcases import demonstration_of
+
+                generated = demonstration_of(config.data.task).scores(run, task, split)
+                means, protocol = means | generated.means, protocol | generated.protocol
+            scored[split] = Evaluation(means, protocol, sequences)
+            row |= {f"{prefix}/{name}": mean for name, mean in means.items()}
+        asked = config.evaluation.metrics
         run = self._run(whole) if asked else run  # these get all parameters on each host
         for split, prefix in names.items() if asked else ():
-            curve = self.prepared.curve([*before, row], self._is_alone) if is_last else None
-            at = Measured(run, self.task, split, scored[split], curve)
+            curve = None
+            if is_last:
+                metrics = directory.metrics()
+                written = [before for before in metrics if before["step"] < rows[0]["step"]]
+                curve = self.prepared.curve([*written, *rows], self.is_alone)
+            at = Measured(run, task, split, scored[split], curve)
             more = measured(asked, at, self.allow, self._warn if is_last else None)
             scored[split].means.update(more)
             row |= {f"{prefix}/{name}": value for name, value in more.items()}
         if is_last:
-            self.directory.write_json("evaluation.json", stored_of(scored, asked))
-            write_sequences(self.directory.file("sequences.npz"), scored)
+            stored = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
+            facts = {"metrics": facts_of_metrics(asked)} if asked else {}
+            directory.write_json("evaluation.json", stored | facts)
+            write_sequences(directory.file("sequences.npz"), scored)
 
     def _call_hooks(self) -> dict[str, float]:
         """Calls the config's hooks, which may change the state; returns their numbers."""
-        about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
         names = self.config.hooks.functions
         if not names:
             return {}
         from transformer_jax.training.hooks import call_hooks
 
+        about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
         seen = self.prepared.unstacked(self.state)
         new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
         if new is not seen:
             self.state = self.prepared.stack(new)
         return numbers
-
-    @property
-    def _is_alone(self) -> bool:
-        """True if measured times are of this run alone."""
-        return (self.cell or {}).get("members", 1) == 1
 
     def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
@@ -514,9 +518,7 @@ class Member:
 
     def _finish(self) -> None:
         """Writes a sample and a picture, prints the scores, and ends."""
-        if self.saving.unsaved:
-            raise self.saving.unsaved
-        directory, step = self.directory, self.directory.step
+        directory = self.directory
         if self.cell is not None:
             self.at_end(self._run())
             directory.write_status("done")
@@ -529,7 +531,7 @@ class Member:
         demonstration = demonstration_of(self.config.data.task)
         shown = show_within_memory(demonstration, self._run, self.task)
         directory.file("samples").mkdir(exist_ok=True)
-        sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
+        sample = directory.write_text(f"samples/step-{directory.step:08d}.txt", shown)
         rows = directory.metrics()
         picture = draw_loss_curve(rows, directory.file("loss.png"))
         directory.write_status("done")
@@ -541,13 +543,6 @@ class Member:
         )
         self._end()
 
-    def _non_finite(self) -> "NonFinite":
-        from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
-
-        batch = self.task.batch(seeds_of(self.config).order, self.directory.step)
-        params = self.prepared.unstacked(self.state.params)
-        return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
-
     def _run(
         self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None
     ) -> "Run":
@@ -558,13 +553,3 @@ class Member:
         params = self.prepared.unstacked(evaluated_params(state.opt_state, state.params))
         run = self.prepared.run(get(params) if get else params, self.directory.step, self.config)
         return run if get else to_write(run, self.prepared.sharding)
-
-    def _interrupted(self) -> Stop:
-        if self.saving.unsaved:
-            return self.saving.unsaved
-        self.directory.write_status("interrupted")
-        assert self.stop.signal is not None
-        return Interrupted(
-            self.stop.signal,
-            f"interrupted at step {self.directory.step}, saved; the same command resumes",
-        )

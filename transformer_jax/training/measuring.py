@@ -49,31 +49,6 @@ class Measured(NamedTuple):
     curve: Sequence[Mapping[str, Any]] | None = None
 
 
-def score_split(
-    run: "Run", task: Task, score: Callable[[Any, Batch], Sums], split: str, at_end: bool
-) -> Evaluation:
-    """Returns the scores that every run of a task has, for a whole split.
-
-    Args:
-      run: The current model.
-      task: Its data.
-      score: Result of make_score.
-      split: Validation or test.
-      at_end: Whether the model generates output, if its task scores that.
-    """
-    config = run.config
-    scored = evaluate(score, run.params, task, split, config.evaluation.batch_size)
-    if not at_end:
-        return scored
-    from transformer_jax.training.showcases import demonstration_of
-
-    generated = demonstration_of(config.data.task).scores(run, task, split)
-    return scored._replace(
-        means=scored.means | generated.means,
-        protocol=scored.protocol | generated.protocol,
-    )
-
-
 def measured(
     names: Sequence[str],
     at: Measured,
@@ -93,8 +68,6 @@ def measured(
     Raises:
       InvalidInput: A user-defined metric failed, or returned no number.
     """
-    functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in names}
-    parameters = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
     arguments = {
         "examples": at.evaluation.sequences,
         "generated": at.evaluation.means,
@@ -103,20 +76,22 @@ def measured(
         **{"run": at.run, "task": at.task, "split": at.split},
     }
     values: dict[str, float | None] = {}
-    for name, function in functions.items():
+    for name in names:
+        function = chosen(METRICS, name, "evaluation.metrics", allow)
+        wanted = inspect.signature(function).parameters.keys()
         if name in at.evaluation.means and not again:
             continue  # every run of the task has it
-        if at.curve is None and not parameters[name] <= _AT_ANY_TIME:
+        if at.curve is None and not wanted <= _AT_ANY_TIME:
             continue  # at the end
         try:
             with faults_of(*([f"evaluation.metrics={name}"] if is_user_defined(name) else [])):
-                if parameters[name] & _ON_DEVICE:
+                if wanted & _ON_DEVICE:
                     value = _of_sums(name, function, at)
                 else:
-                    value = function(
-                        **{key: arguments[key] for key in arguments if key in parameters[name]}
-                    )
-                values[name] = None if value is None else _number(value)
+                    value = function(**{key: arguments[key] for key in arguments if key in wanted})
+                if value is not None and not is_number(value):
+                    raise TypeError(f"expected a number or None, got {str(value)[:40]!r}")
+                values[name] = None if value is None else float(value)
         except InvalidInput as error:
             if tell is None:
                 raise
@@ -138,29 +113,24 @@ def try_metrics(
     scored = evaluate(score, run.params, some, "validation", _TRIED)
     at = Measured(run, some, "validation", scored)
     measured(own, at, allow)
-    # Rows of a curve, with what those of a run have.
+    # Rows of a curve, with the entries that those of a run have.
     row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
     row |= {f"eval/{name}": value for name, value in scored.means.items()}
     rows = [{"step": step, **row} for step in (1, 2, 3)]
-    of_curve = [name for name in own if _wanted(name, allow) <= {"curve", "target"}]
-    measured(of_curve, at._replace(curve=curve_of(rows, task.counted, 1, 1.0, True)), allow)
-
-
-def _wanted(name: str, allow: Collection[str]) -> set[str]:
-    function = chosen(METRICS, name, "evaluation.metrics", allow)
-    return set(inspect.signature(function).parameters)
+    curve = curve_of(rows, task.counted, 1, 1.0, alone=True)
+    functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in own}
+    of_curve = [
+        name
+        for name, function in functions.items()
+        if inspect.signature(function).parameters.keys() <= {"curve", "target"}
+    ]
+    measured(of_curve, at._replace(curve=curve), allow)
 
 
 def is_number(value: Any) -> bool:
     """Returns whether a value is one real number, including jax's types."""
     dtype = np.asarray(value).dtype
     return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
-
-
-def _number(value: Any) -> float:
-    if not is_number(value):
-        raise TypeError(f"expected a number or None, got {str(value)[:40]!r}")
-    return float(value)
 
 
 class _FirstBatch:
@@ -179,14 +149,6 @@ class _FirstBatch:
         return np.zeros(_TRIED, np.int64)
 
 
-def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[str, Any]:
-    """Returns the content of evaluation.json for the final evaluation of each split."""
-    stored: dict[str, Any] = {
-        split: {**e.means, "protocol": e.protocol} for split, e in scored.items()
-    }
-    return stored | ({"metrics": facts_of_metrics(asked)} if asked else {})
-
-
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
     """Returns facts about metrics to be stored, so that judging imports nothing."""
     return {
@@ -199,11 +161,9 @@ def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
 
 
 def results_of(row: Mapping[str, Any], target: str) -> str:
-    """Describes the scores of both splits, one line each.
+    """Describes the scores of both splits in the last row of metrics.jsonl, one line each.
 
-    Args:
-      row: Last row of metrics.jsonl.
-      target: Unit that a loss is the mean over.
+    `target` is the unit that a loss is the mean over.
     """
     names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
     size, lines = max(13, *map(len, names)), []
@@ -211,11 +171,9 @@ def results_of(row: Mapping[str, Any], target: str) -> str:
         values = [row[f"{prefix}/{name}"] for prefix in ("eval", "test")]
         unit = "" if name in ALWAYS[1:] else f" ({metric_facts(name).unit})"
         unit = unit.replace("target", target) if name in METRICS else unit
-        text = (
-            "{:.4f} validation, {:.4f} test{}".format(*values, unit)
-            if None not in values
-            else "none"
-        )
+        text = "none"
+        if None not in values:
+            text = "{:.4f} validation, {:.4f} test{}".format(*values, unit)
         lines.append(f"{name:<{size}} {text}")
     return "\n".join(lines)
 
@@ -233,7 +191,7 @@ def curve_of(
       alone: Whether its times are of this run alone.
     """
     curve, before, seconds = [], 0, 0.0
-    # Where evaluations come before the first row with a time, that one is the best guess.
+    # Evaluations before the first row with a time take that time.
     step_ms = next((row["time/step_ms"] for row in rows if "time/step_ms" in row), 0.0)
     for row in rows:
         updates, step_ms = row["step"], row.get("time/step_ms", step_ms)
@@ -250,7 +208,7 @@ def _sums_by_example(
     model: Any, sharding: "Sharding | None", function: Callable
 ) -> Callable[[Any, Any], tuple]:
     """Returns a compiled function from parameters and a batch to a metric's values, [B, ...]."""
-    wanted = [name for name in inspect.signature(function).parameters if name in _ON_DEVICE]
+    wanted = _ON_DEVICE & inspect.signature(function).parameters.keys()
 
     def sums(params: Any, batch: Any) -> tuple:
         with sharded(sharding):
@@ -263,7 +221,7 @@ def _sums_by_example(
 
 
 def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
-    score, totals = _sums_by_example(at.run.model, at.run.sharding, function), None
+    score, totals = _sums_by_example(at.run.model, at.run.sharding, function), []
     for batch in at.task.evaluation_batches(at.split, at.run.config.evaluation.batch_size):
         sums = [np.asarray(array, np.float64) for array in score(at.run.params, batch)]
         rows = len(batch["targets"])
@@ -274,8 +232,6 @@ def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
                     f"the sum of each example, shape ({rows},)"
                 )
         is_example = np.reshape(batch["weights"], (rows, -1)).any(-1)
-        sums = [array[is_example].sum(0) for array in sums]
-        totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
+        totals.append([array[is_example].sum(0) for array in sums])
     finish = getattr(function, "finish", None) or (lambda above, below: above / below)
-    assert totals is not None
-    return finish(*totals)
+    return finish(*map(sum, zip(*totals, strict=True)))

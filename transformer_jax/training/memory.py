@@ -1,4 +1,4 @@
-"""Memory of a training step, checked against the device before anything is trained."""
+"""Memory of a training step: what it needs, what a device has, and remedies if it is too little."""
 
 import contextlib
 import math
@@ -11,9 +11,17 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import changed, defaults, resolved
 from transformer_jax.errors import InvalidInput
 
 GIB = 1 << 30
+_CHUNK = 128  # places, or queries
+_REMEDIES = {
+    "loss in chunks": {"training.loss_chunk": _CHUNK},
+    "bfloat16": {"model.dtype": "bfloat16"},
+    "attention in chunks": {"model.attention": "chunked"},
+    "blocks computed again": {"model.remat": "block", "model.scan_layers": True},
+}
 
 
 def host_memory() -> int:
@@ -26,9 +34,9 @@ def host_memory() -> int:
 
 
 def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
-    """Returns files of the memory limits of this process's control groups and enclosing ones.
+    """Yields files of the memory limits of this process's control groups and enclosing ones.
 
-    A container sees its own group as the root; a Slurm or systemd job has another one inside.
+    A container sees its own group as the root; a Slurm or systemd job has a further one inside.
     """
     yield from (root / "memory.max", root / "memory" / "memory.limit_in_bytes")
     with contextlib.suppress(OSError):  # another system
@@ -59,12 +67,7 @@ def laid_out_bytes(compiled: Any) -> int:
 
 
 def peak_bytes(compiled: Any, platform: str) -> int:
-    """Returns the peak memory of a compiled program in bytes.
-
-    Args:
-      compiled: The program.
-      platform: Its target: cpu, gpu or tpu.
-    """
+    """Returns the peak memory of a program compiled for cpu, gpu or tpu, in bytes."""
     if platform == "cpu":  # whose peak leaves temporaries out
         return laid_out_bytes(compiled)
     analysis = compiled.memory_analysis()
@@ -72,9 +75,9 @@ def peak_bytes(compiled: Any, platform: str) -> int:
 
 
 def bytes_refused(error: Exception) -> int | None:
-    """Returns the bytes of main memory that a compiler asked for when it failed.
+    """Returns the bytes of main memory that a compiler required when it failed.
 
-    0 if it did not say how many; None if it failed for another reason.
+    0 if it did not say how many; None if it failed for a different reason.
     """
     reason = str(error)
     if "RESOURCE_EXHAUSTED" not in reason or re.search("vmem|smem|Shared memory", reason):
@@ -87,12 +90,7 @@ def bytes_refused(error: Exception) -> int | None:
 
 
 def refuse_large_state(template: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput if parameters, optimizer and gradients alone are too large.
-
-    Args:
-      template: Shapes of the state.
-      config: The whole config.
-    """
+    """Raises InvalidInput if a state of these shapes and its gradients alone are too large."""
     device, needed = jax.local_devices()[0], nbytes(template) + nbytes(template.params)
     has = device_memory(device)
     if has is not None and needed > has:
@@ -105,36 +103,70 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def refusal_explained(config: ConfigDict) -> Generator[None]:
-    """Raises InvalidInput with remedies if a compiler fails for lack of memory.
-
-    Args:
-      config: Config of the compiled step.
-    """
+    """Raises InvalidInput with remedies if a config's step is not compiled for lack of memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         needed = bytes_refused(error)
         if needed is None:
             raise
-        from transformer_jax.training.remedies import too_large
-
-        raise too_large(needed, device_memory(jax.local_devices()[0]), config) from error
+        raise _too_large(needed, config) from error
 
 
 def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
     """Raises InvalidInput if a config's step needs more bytes than the device has."""
     has = device_memory(jax.local_devices()[0])
     if has is not None and needed > has:
-        from transformer_jax.training.remedies import too_large
+        raise _too_large(needed, config)
 
-        raise too_large(needed, has, config)
+
+def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
+    """Returns the error that a step does not fit: what it needs, what there is, and remedies."""
+    device, helps = jax.local_devices()[0], remedies_for(config).values()
+    has = device_memory(device)
+    needs = f"{needed / GIB:.1f} GiB" if needed else "more memory than there is"
+    available = f", this {device.device_kind} has {has / GIB:.1f}" if has is not None else ""
+    lines = [f"the training step needs {needs}{available}"]
+    for changes in helps:
+        lines.append("  " + " ".join(f"--config.{key}={value}" for key, value in changes.items()))
+    if helps:
+        where = " --device=gpu" if device.platform == "gpu" else ""
+        plan = f"python -m experiments.plan --config=FILE --remedies{where}"
+        lines.append(f"{plan} says what each of these brings")
+    else:
+        lines.append("expected a smaller model, or a smaller training.batch_size")
+    return InvalidInput("\n".join(lines))
+
+
+def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
+    """Returns changes that make a config's step need less memory: name -> key -> value."""
+    parts = 2 * config.training.accumulation
+    remedies = _REMEDIES | {"the batch in parts": {"training.accumulation": parts}}
+    is_short = config.data.length <= _CHUNK
+    return {
+        name: changes
+        for name, changes in remedies.items()
+        if not (is_short and name.endswith("in chunks")) and _can_take(config, changes)
+    }
+
+
+def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
+    """Returns whether all changed keys are at their default and the changes are valid."""
+    values, usual = resolved(config), resolved(defaults())
+    if any(values[key] != usual[key] for key in changes if key != "training.accumulation"):
+        return False
+    try:
+        changed(config, changes)
+    except InvalidInput:
+        return False
+    return True
 
 
 def nbytes(tree: Any) -> int:
     """Returns the bytes of a tree of arrays, or of their shapes, on one device."""
-    return sum(math.prod(_held(leaf)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
+    def held(leaf: Any) -> tuple[int, ...]:
+        sharding = getattr(leaf, "sharding", None)
+        return leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
 
-def _held(leaf: Any) -> tuple[int, ...]:
-    sharding = getattr(leaf, "sharding", None)
-    return leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+    return sum(math.prod(held(leaf)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

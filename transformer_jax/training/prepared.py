@@ -31,16 +31,7 @@ from transformer_jax.placement import (
 from transformer_jax.resolve import import_own, read_instead, stated
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
-from transformer_jax.training.compatibility import (
-    own_rows_of_model,
-    refuse_broken_task,
-    refuse_empty_evaluation,
-    refuse_inseparable_objective,
-    refuse_shown_answers,
-    refuse_unfit,
-    refuse_unknown_prefixes,
-    refuse_what_is_not_kept,
-)
+from transformer_jax.training.compatibility import own_rows_of_model, refuse_task, refuse_unfit
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer, traced_numbers
 from transformer_jax.training.step import (
@@ -109,7 +100,7 @@ class Prepared:
         from transformer_jax.training.run import Run  # lazily, for it imports generation
 
         return Run(
-            config=self.config if config is None else config,
+            config=config or self.config,
             model=self.model,
             params=params,
             tokenizer=self.task.tokenizer,
@@ -124,7 +115,7 @@ class Prepared:
 
         `config` may differ from this one in seeds and in the options of optimizers.traced_numbers.
         """
-        config = self.config if config is None else config
+        config = config or self.config
         traced = {key: np.float32(value) for key, value in traced_numbers(config).items()}
         return {"seed": np.uint32(seeds_of(config).dropout), **traced}
 
@@ -151,9 +142,8 @@ class Prepared:
 
         Takes the results of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
         """
-        optimizer = make_optimizer(
-            self.config, self.allow, {k: number for k, number in numbers.items() if k != "seed"}
-        )
+        traced = {key: number for key, number in numbers.items() if key != "seed"}
+        optimizer = make_optimizer(self.config, self.allow, traced)
         accumulation = self.config.training.accumulation
         train_step = make_train_step(
             self.model, optimizer, numbers["seed"], accumulation, self.objective
@@ -174,10 +164,8 @@ class Prepared:
             return state, []
         from transformer_jax.training.warm_start import start_from
 
-        params = self.unstacked(state.params)
-        params, remarks = start_from(
-            self.model, params, config.initial, self.task.tokenizer, self.allow
-        )
+        drawn, tokenizer = self.unstacked(state.params), self.task.tokenizer
+        params, remarks = start_from(self.model, drawn, config.initial, tokenizer, self.allow)
         # An optimizer may keep weights of its own, e.g. an average, which begin where these begin.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
@@ -185,10 +173,16 @@ class Prepared:
     @property
     def draw(self) -> Callable[[np.uint32], TrainState]:
         """The compiled `initial_state`, stacked; equal models share it."""
-        shapes = None if self.sharding is None else self.stacked_template
-        return _compiled_draw(
-            _Start(self.model, self.optimizer, self.program_key, self._unit, self.sharding, shapes)
-        )
+        key = self.model, self.program_key, self.sharding
+        if key not in _DRAWS:
+            model, optimizer, unit = self.model, self.optimizer, self._unit  # without the data
+            options: dict[str, Any] = {}
+            if self.sharding is not None:
+                options["out_shardings"] = self.sharding.of_state(self.stacked_template)
+            _DRAWS[key] = jax.jit(
+                lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()), **options
+            )
+        return _DRAWS[key]
 
     def stack(self, state: TrainState) -> TrainState:
         """Returns a state in the layout of `advance`: scanned blocks stacked, arrays in place."""
@@ -215,8 +209,7 @@ class Prepared:
     @functools.cached_property
     def stacked_template(self) -> TrainState:
         """Shapes of the state in the layout of `advance`."""
-        stacked = jax.eval_shape(lambda s: _stacked(self._unit, s), self.template)
-        return self._with_places(stacked)
+        return self._with_places(jax.eval_shape(lambda s: _stacked(self._unit, s), self.template))
 
     @functools.cached_property
     def program(self) -> Callable[..., tuple[TrainState, StepRecord]]:
@@ -229,27 +222,23 @@ class Prepared:
         with refusal_explained(self.config):
             return lowered.compile()
 
-    @property
+    @functools.cached_property
     def shapes(self) -> tuple:
         """Shapes of the arguments of `advance`, with their placement on several devices."""
-        return self.numbers(), self.stacked_template, self._shapes_of_batches, np.int32(1)
-
-    @functools.cached_property
-    def _shapes_of_batches(self) -> Batch:
         batches = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((self.capacity, *leaf.shape), leaf.dtype),
             self.task.batch(0, 0),
         )
-        if self.sharding is None:
-            return batches
-        return with_places(batches, self.sharding.of_batch(batches, 1))
+        if self.sharding is not None:
+            batches = with_places(batches, self.sharding.of_batch(batches, 1))
+        return self.numbers(), self.stacked_template, batches, np.int32(1)
 
     def on_devices(self, arguments: tuple) -> tuple:
         """Returns arguments of `advance` with each device's part of stacked own_batches on it."""
         if self.sharding is None:
             return arguments
         numbers, state, batches, num_steps = arguments
-        return numbers, state, jax.tree.map(put_own, batches, self._shapes_of_batches), num_steps
+        return numbers, state, jax.tree.map(put_own, batches, self.shapes[2]), num_steps
 
     def own_batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step, or this process's rows of it."""
@@ -288,29 +277,35 @@ class Prepared:
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the data, for the user to read before training."""
         remarks = list(self.task.remarks)
-        if is_user_defined(self.config.data.task):
-            from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
-            from transformer_jax.models import Encoder
+        is_own, mask = is_user_defined(self.config.data.task), self.config.model.mask
+        if not is_own and not is_user_defined(mask):
+            return tuple(remarks)
+        from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
+        from transformer_jax.models import Encoder
 
+        predicts = predicts_its_inputs(self.task.batch(0, 0))
+        if is_own:
             try:
                 disjoint_splits(self.task)
             except AssertionError as error:
                 remarks.append(str(error))
-            if isinstance(self.model, Encoder) and predicts_its_inputs(self.task.batch(0, 0)):
+            if predicts and isinstance(self.model, Encoder):
                 remarks.append(
                     "each target is the next input, and the model reads ahead: it copies"
                 )
-        mask, model = self.config.model.mask, self.model
-        if is_user_defined(mask) and hasattr(model, "is_causal") and not model.is_causal():
-            from transformer_jax.data.laws import predicts_its_inputs
-
-            if predicts_its_inputs(self.task.batch(0, 0)):
-                remarks.append(
-                    f"model.mask={mask}: a token sees those after it, and targets are the next "
-                    "inputs: the loss is no prediction; a mask written as a function hides them by "
-                    "& past"
-                )
+        is_causal = getattr(self.model, "is_causal", lambda: True)
+        if predicts and is_user_defined(mask) and not is_causal():
+            remarks.append(
+                f"model.mask={mask}: a token sees those after it, and targets are the next "
+                "inputs: the loss is no prediction; a mask written as a function hides them by "
+                "& past"
+            )
         return tuple(remarks)
+
+    def training_pass(self, params: Any, inputs: Mapping[str, Any]) -> Any:
+        """Applies the model as a training step does."""
+        options = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
+        return self.model.apply({"params": params}, **inputs, **options)
 
     @functools.cached_property
     def operations_of_update(self) -> float:
@@ -355,34 +350,15 @@ class Prepared:
         return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
 
 
+_DRAWS: dict[tuple, Callable[[np.uint32], TrainState]] = {}
+
+
 def _stacked(unit: int | None, tree: Any) -> Any:
     if unit is None:
         return tree
     from transformer_jax.models.layouts import stack_blocks
 
     return stack_blocks(tree, unit)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Start:
-    """The key of a compiled draw: equal for equal functions of the seed."""
-
-    model: Any
-    optimizer: optax.GradientTransformation = dataclasses.field(compare=False)
-    key: str  # tells optimizers apart
-    unit: int | None
-    sharding: "Sharding | None"
-    shapes: TrainState | None = dataclasses.field(compare=False)
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled_draw(start: _Start) -> Callable[[np.uint32], TrainState]:
-    def draw(seed: Array) -> TrainState:
-        return _stacked(start.unit, make_initial_state(start.model, start.optimizer, seed)())
-
-    if start.sharding is None:
-        return jax.jit(draw)
-    return jax.jit(draw, out_shardings=start.sharding.of_state(start.shapes))
 
 
 def prepare(
@@ -407,9 +383,7 @@ def prepare(
     own = own_modules(config) | set(allow)  # the user's config names its own modules
     report(import_own(flatten(config)))
     task = task or make_task(config, tokenizer, own)
-    if is_user_defined(config.data.task):
-        refuse_broken_task(f"data.task={config.data.task}", task)
-    refuse_empty_evaluation(config, task)
+    refuse_task(config, task)
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     of_user = own_rows_of_model(config)
     try:
@@ -422,12 +396,7 @@ def prepare(
                 )
             parts = (config, task, model, optimizer, objective, frozenset(own))
             prepared = Prepared(*parts, devices=None if devices is None else tuple(devices))
-            refuse_unknown_prefixes(prepared.template.params, config)
-            refuse_what_is_not_kept(prepared)
-            refuse_shown_answers(prepared)
-            refuse_inseparable_objective(prepared)
-            if of_user:
-                refuse_unfit(prepared, ", ".join(of_user))
+            refuse_unfit(prepared, of_user)
     except InvalidInput:
         raise
     except ValueError as error:  # e.g. patches that do not fit the images

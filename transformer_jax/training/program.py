@@ -46,16 +46,15 @@ class Program:
     """Takes steps of runs, its members, that differ only in seeds and traced options.
 
     Members go one after another, each by the program of a single run and with its
-    bits; or several at a time under vmap, which sums in another order: a member then equals a run
-    of its own up to rounding, independently of the others.
+    bits; or several at a time under vmap, which sums in a different order: a member then equals a
+    run of its own up to rounding, independently of the others.
     """
 
     def __init__(self, prepared: Prepared, width: int = 1) -> None:
         """Compiles nothing yet.
 
-        Args:
-          prepared: Any of the members, or one with the same program_key.
-          width: Members at a time; 1 is one after another.
+        `prepared` is that of any member, or one with the same program_key; `width` is the number of
+        members at a time, 1 for one after another.
         """
         self.prepared, self.width = prepared, width
 
@@ -69,20 +68,25 @@ class Program:
         if self.width == 1:
             return self.prepared.program
         lists = [[shape] * self.width for shape in self.prepared.shapes]
+        has = device_memory(jax.local_devices()[0])
+        available = "" if has is None else f": it has {has / GIB:.1f} GiB"
+        too_large = InvalidInput(
+            f"--members={self.width}: so many do not fit into the device's memory{available}\n"
+            f"expected fewer, e.g. --members={self.width // 2}; 1 trains one after another"
+        )
         try:
             compiled = jax.jit(self._advance, donate_argnums=1).lower(*lists).compile()
         except jax.errors.JaxRuntimeError as error:
             if bytes_refused(error) is None:
                 raise
-            raise self._too_large() from error
-        has = device_memory(jax.local_devices()[0])
+            raise too_large from error
         if has is not None and laid_out_bytes(compiled) > has:
-            raise self._too_large()
+            raise too_large
         return compiled
 
     @property
     def is_compiled(self) -> bool:
-        """Returns whether it was needed so far."""
+        """True if the program was needed so far."""
         return "compiled" in self.__dict__
 
     @property
@@ -91,28 +95,26 @@ class Program:
         return laid_out_bytes(self.compiled) // self.width
 
     def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
-        """Takes the steps that members request.
+        """Takes the steps that members request: at most as many requests as the program is wide.
 
-        Args:
-          requests: At most as many as the program is wide; the memory of their states is
-            reused.
+        The memory of their states is reused.
         """
         program = self.compiled
         started = time.monotonic()
         if self.width == 1:
             (request,) = requests
-            states, records = program(*self.prepared.on_devices(request))
-            states, records = [states], [records]
+            results = [program(*self.prepared.on_devices(request))]
         else:
             # Unused lanes take no steps; their results are dropped.
-            idle = [self._idle(requests[0]) for _ in range(self.width - len(requests))]
+            first, num_idle = requests[0], self.width - len(requests)
+            states = [jax.tree.map(jnp.zeros_like, first.state) for _ in range(num_idle)]
+            idle = [first._replace(state=state, num_steps=np.int32(0)) for state in states]
             lists = zip(*requests, *idle, strict=True)
-            states, records = program(*map(list, lists))
-        records = jax.tree.map(np.asarray, records)
+            results = zip(*program(*map(list, lists)), strict=True)
+        results = [(state, jax.tree.map(np.asarray, records)) for state, records in results]
         seconds = time.monotonic() - started
         most = max(int(request.num_steps) for request in requests)
-        results = [StepResult(*pair, seconds, most) for pair in zip(states, records, strict=True)]
-        return results[: len(requests)]
+        return [StepResult(*pair, seconds, most) for pair in results[: len(requests)]]
 
     def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
         """Applies Prepared.advance to several members; each argument is a list."""
@@ -124,16 +126,3 @@ class Program:
 
         lanes = range(self.width)
         return [lane(states, i) for i in lanes], [lane(records, i) for i in lanes]
-
-    @staticmethod
-    def _idle(request: StepRequest) -> StepRequest:
-        state = jax.tree.map(jnp.zeros_like, request.state)
-        return request._replace(state=state, num_steps=np.int32(0))
-
-    def _too_large(self) -> InvalidInput:
-        has = device_memory(jax.local_devices()[0])
-        available = "" if has is None else f": it has {has / GIB:.1f} GiB"
-        return InvalidInput(
-            f"--members={self.width}: so many do not fit into the device's memory{available}\n"
-            f"expected fewer, --members={self.width // 2} say; 1 trains one after another"
-        )

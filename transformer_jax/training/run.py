@@ -31,7 +31,7 @@ from transformer_jax.training.stop_strings import ends_of, sure_length, text_bef
 
 Prompt = TypeVar("Prompt", str, list[str])
 _ROWS_AT_ONCE = 64
-_SHORTEST = 64  # tokens of a text whose probability is asked for, with what fills it up
+_SHORTEST = 64  # tokens, padding included, of a text whose probability is computed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        """The same in a notebook, with the options that its config changes."""
+        """Returns the same for a notebook, with the options that its config changes."""
         changes = stated(configs.flatten(self.config))
         return html_table(repr(self), ("option", "value"), changes.items())
 
@@ -122,23 +122,19 @@ class Run:
         """
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), ends_of(stop)
-        prompts = [prompt] if isinstance(prompt, str) else _several(prompt)
-        keys = [key] if isinstance(prompt, str) else jax.random.split(key, len(prompts))
+        is_one = isinstance(prompt, str)
+        prompts = [prompt] if is_one else _several(prompt)
+        keys = [key] if is_one else jax.random.split(key, len(prompts))
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         texts = []
         for begun, own_key in zip(prompts, keys, strict=True):
+            start = np.asarray(tokenizer.encode(begun))
             drawn = generate_from(
-                self.model,
-                self.params,
-                np.asarray(tokenizer.encode(begun)),
-                own_key,
-                num_tokens=num_tokens,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
+                self.model, self.params, start, own_key, num_tokens=num_tokens, **options
             )
             text = self._continuation(begun, _numbers(drawn).tolist())
             texts.append(text_before(text, ends))
-        return texts[0] if isinstance(prompt, str) else texts  # ty: ignore[invalid-explicit-return]
+        return texts[0] if is_one else texts  # ty: ignore[invalid-explicit-return]
 
     def stream(
         self,
@@ -156,18 +152,9 @@ class Run:
         """
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), ends_of(stop)
-        drawn: list[int] = []
-        shown = 0
-        for piece in stream_from(
-            self.model,
-            self.params,
-            jnp.asarray(tokenizer.encode(prompt)),
-            key,
-            num_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-        ):
+        options: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        start, drawn, shown = jnp.asarray(tokenizer.encode(prompt)), [], 0
+        for piece in stream_from(self.model, self.params, start, key, num_tokens, **options):
             drawn += _numbers(piece).tolist()
             text = self._continuation(prompt, drawn)
             complete = text_before(text, ends)
@@ -182,20 +169,17 @@ class Run:
     def _continuation(self, prompt: str, drawn: list[int]) -> str:
         """Returns the text of new tokens; a first word has a space only after other words."""
         tokenizer = self._tokenizer_for("language_modelling")
-        if not isinstance(tokenizer, HuggingFaceTokenizer):
-            return tokenizer.decode(drawn)
-        begun = tokenizer.encode(prompt).tolist()
-        before, whole = tokenizer.decode(begun), tokenizer.decode([*begun, *drawn])
-        return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(drawn)
+        if isinstance(tokenizer, HuggingFaceTokenizer):
+            begun = tokenizer.encode(prompt).tolist()
+            before, text = tokenizer.decode(begun), tokenizer.decode([*begun, *drawn])
+            if text.startswith(before):
+                return text[len(before) :]
+        return tokenizer.decode(drawn)
 
     def log_probabilities(self, text: str) -> np.ndarray:
         """Returns the log-probability of each token of a text after the first, given those before.
 
-        Args:
-          text: Text of 2 to model.max_length + 1 tokens.
-
-        Returns:
-          [tokens - 1] float32, in nats.
+        The text has 2 to model.max_length + 1 tokens. The result is [tokens - 1] float32, in nats.
 
         Raises:
           InvalidInput: The text is too short or too long or has an unknown character, or the model
@@ -209,40 +193,37 @@ class Run:
         return float(np.exp(-self.log_probabilities(text).mean()))
 
     def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
-        """Returns the log-probability of each of N continuations of a prompt.
+        """Returns the log-probability of each of N continuations of a prompt, which is not empty.
 
-        Args:
-          prompt: Text, not empty.
-          choices: N continuations, each tokenized separately.
-
-        Returns:
-          [N] float32, in nats: sums over the tokens of each choice.
+        Each continuation is tokenized separately. The result is [N] float32, in nats: sums over
+        the tokens of each choice.
 
         Raises:
           InvalidInput: See log_probabilities; or there is no choice, or an empty one.
         """
-        tokenizer = self._tokenizer_for("language_modelling")
-        begun, sums = np.asarray(tokenizer.encode(prompt)), []
+        encode = self._tokenizer_for("language_modelling").encode
+        begun, sums = np.asarray(encode(prompt)), []
         if not len(begun):
             raise InvalidInput("prompt: expected a non-empty text")
         for choice in _several(choices):
-            tokens_of_choice = np.asarray(tokenizer.encode(choice))
-            if not len(tokens_of_choice):
+            tokens = np.asarray(encode(choice))
+            if not len(tokens):
                 raise InvalidInput("choices: expected non-empty texts")
-            log_probs = self._log_probabilities_of(np.concatenate([begun, tokens_of_choice]))
-            sums.append(log_probs[-len(tokens_of_choice) :].sum())
+            log_probs = self._log_probabilities_of(np.concatenate([begun, tokens]))
+            sums.append(log_probs[-len(tokens) :].sum())
         return np.asarray(sums)
 
     def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
-        """[L] int -> [L - 1] float32."""
-        if not 2 <= len(tokens) <= self.model.max_length + 1:
+        """Returns [L - 1] float32 for tokens [L]."""
+        most = self.model.max_length + 1
+        if not 2 <= len(tokens) <= most:
             raise InvalidInput(
-                f"expected a text of 2 to {self.model.max_length + 1} tokens (model.max_length and "
-                f"one more), got {len(tokens)}"
+                f"expected a text of 2 to {most} tokens (model.max_length and one more), got "
+                f"{len(tokens)}"
             )
         if hasattr(self.model, "is_causal") and not self.model.is_causal():
             raise InvalidInput(
-                "this model sees the tokens that it would be asked for (model.mask): it gives a "
+                "this model sees the tokens that it would have to predict (model.mask): it gives a "
                 "text no probability"
             )
         # Texts have few shapes, so that the model is compiled few times.
@@ -267,13 +248,12 @@ class Run:
         length, specials = self.config.data.length, special_tokens(tokenizer)
         inputs = encode_sources(self.source_tokens, sentences, length, specials.padding)
         begin, count = np.asarray(self.target_begin), length - len(self.target_begin) + 1
-        written = self._by_rows(
-            inputs,
-            lambda rows: generate_after(
-                self.model, self.params, rows, begin, num_tokens=count, end=specials.end
-            ),
-        )
-        texts = []
+
+        def write(rows: dict[str, np.ndarray]) -> jax.Array:
+            lengths: Any = {"num_tokens": count, "end": specials.end}
+            return generate_after(self.model, self.params, rows, begin, **lengths)
+
+        texts, written = [], self._by_rows(inputs, write)
         for row in _numbers(written).tolist():
             end = row.index(specials.end) if specials.end in row else len(row)
             words = [token for token in row[:end] if token < tokenizer.vocab_size]
@@ -295,9 +275,8 @@ class Run:
     def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
         """Returns the probability of each class, in the order of `classes`, [N, C] float32.
 
-        Args:
-          texts: N texts, or pairs if the model was trained on pairs. Tokens beyond data.length are
-            not read.
+        `texts` are N texts, or pairs if the model was trained on pairs. Tokens beyond data.length
+        are not read.
 
         Raises:
           InvalidInput: The model classifies no texts, or no pairs of them.
@@ -341,20 +320,18 @@ class Run:
 
     def _tokenizer_for(self, task: str) -> Tokenizer:
         """Returns the tokenizer if the model was trained on this task, else raises InvalidInput."""
-        is_task = self.config.data.task == task or is_user_defined(self.config.data.task)
-        if is_task and self.tokenizer is None:
-            raise InvalidInput("this run has no tokenizer.json, so it does not take text")
-        if not is_task or self.tokenizer is None:
+        if self.config.data.task != task and not is_user_defined(self.config.data.task):
             raise InvalidInput(
                 f"this run's data.task is {self.config.data.task}; expected {task} for this"
             )
+        if self.tokenizer is None:
+            raise InvalidInput("this run has no tokenizer.json, so it does not take text")
         return self.tokenizer
 
     @staticmethod
     def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
         """Applies a function to rows of inputs in batches of one shape."""
-        count = len(next(iter(inputs.values())))
-        results = []
+        count, results = len(next(iter(inputs.values()))), []
         for first in range(0, count, _ROWS_AT_ONCE):
             places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
             rows = {name: array[places] for name, array in inputs.items()}

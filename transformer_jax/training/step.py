@@ -48,10 +48,7 @@ def make_initial_state(
 ) -> Callable[[], TrainState]:
     """Returns a function that draws the state at step 0.
 
-    Args:
-      model: A model with `example_inputs`.
-      optimizer: An optax transformation.
-      seed: Seed of the initial values.
+    `model` has `example_inputs`; `seed` is that of the initial values.
     """
 
     def initial_state() -> TrainState:
@@ -67,23 +64,17 @@ def make_mean_gradients(
 ) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
     """Returns (parameters, batch, key) -> the gradients of the mean loss, and its sums.
 
-    The mean is over all weighted targets of the batch. Parts of an accumulated batch add their sums
-    and divide once, so they equal the whole batch even with different numbers of real
-    tokens. Losses that layers add (e.g. load balancing) are in the gradients, but not in
-    the sums.
-
-    Args:
-      model: A model that takes the batch's inputs and `train`.
-      objective: The training objective, see objectives.
-      accumulation: Number of parts in which a batch is computed.
+    The mean is over all weighted targets of the batch. Its `accumulation` parts add their sums and
+    divide once, so they equal the whole batch even with different numbers of real tokens. Losses
+    that layers add (e.g. load balancing) are in the gradients, but not in the sums.
     """
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        own_key = jax.random.fold_in(key, 1)  # of what the objective draws
+        own_key = jax.random.fold_in(key, 1)  # for what the objective draws
         rngs = {"dropout": key}
         sums, added = score_batch(model, params, part, objective, own_key, train=True, rngs=rngs)
-        # Layers' own losses (of experts in balance, say) are of an example: all its targets count,
-        # since everything is divided by the weight of all targets in the end.
+        # Losses of layers are per example: all its targets count, since everything is divided by
+        # the weight of all targets in the end.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
     def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
@@ -149,7 +140,7 @@ def make_run_steps(train_step: Callable) -> Callable:
     """Returns a function that takes many steps in one compiled program.
 
     The number of steps is an argument of the program, so one compilation serves every length, and
-    dividing a run into other calls gives the same bits. The first step that is not finite
+    any division of a run into calls gives the same bits. The first step that is not finite
     ends the call with the state before it.
     """
     step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
