@@ -241,7 +241,7 @@ def run_ladder(
       InvalidInput: The data of a rung is missing, or an arm does not fit it; nothing ran.
       CellsLost: Some cells failed; all others ran, and possible verdicts were written.
     """
-    from transformer_jax.studies.running import planned, seconds_to_come
+    from transformer_jax.studies.running import planned
     from transformer_jax.studies.workers import CellsLost
 
     workdir, progress = Path(workdir), progress or Progress()
@@ -259,7 +259,7 @@ def run_ladder(
             with _named(name):
                 launches[name] = stack.enter_context(rung)
             stop.end("interrupted before anything was trained")
-        seconds = sum(sum(seconds_to_come(launch).values()) for launch in launches.values())
+        seconds = sum(sum(launch.seconds_to_come().values()) for launch in launches.values())
         progress.say(f"total  {len(launches)} studies, in all about {clock(seconds)}")
         if dry_run:
             return {}
