@@ -251,8 +251,8 @@ class Design:
         return json.loads(json.dumps(sealed))
 
 
-def seal_of(sealed: Mapping[str, Any]) -> str:
-    """Returns the hash of the sealed fields."""
+def seal_of(sealed: Any) -> str:
+    """Returns the hash of sealed fields, or of other plain JSON."""
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
