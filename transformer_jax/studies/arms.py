@@ -42,7 +42,7 @@ _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a p
 
 
 class Cost(NamedTuple):
-    """The size of an arm and what its training takes.
+    """The size of an arm and the cost of its training.
 
     Attributes:
       parameters: Number of parameters.
@@ -114,33 +114,18 @@ def matched_value(
 # ---------------------------------------------------------------- whether the change took
 
 
-class ManipulationCheck(NamedTuple):
-    """Differences of an arm from the baseline before training; seed 0, first batch.
+class Probe(NamedTuple):
+    """Values of one arm before training, by parameter path or for the first batch.
 
     Attributes:
-      only_here: Parameters that the baseline lacks, or has with another shape.
-      only_base: Parameters that only the baseline has.
-      paired: Fraction of the arm's parameters whose initial values equal the baseline's.
-      logits: Root mean square of the difference of logits, over that of the baseline's.
-      loss: The arm's minus the baseline's loss, in nats per target.
-      gradient: Norm of the difference of gradients over the baseline's, for shared parameters.
+      params: Initial values for seed 0.
+      gradients: Gradients of the loss.
+      logits: Logits in float64.
+      loss: Nats per target.
       input_rms: Root mean square of the input of the first block.
       sees_ahead: Largest change of earlier logits if the last token changes, or None for a model
         that may look ahead or reads no tokens.
     """
-
-    only_here: tuple[str, ...]
-    only_base: tuple[str, ...]
-    paired: float
-    logits: float
-    loss: float
-    gradient: float
-    input_rms: float
-    sees_ahead: float | None
-
-
-class Probe(NamedTuple):
-    """Values of one arm before training, by parameter path or for the first batch."""
 
     params: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
@@ -201,8 +186,17 @@ def _look(model: Any) -> Callable:
     return jax.jit(look, compiler_options=quickly)
 
 
-def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
-    """Compares an arm with the base."""
+def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
+    """Returns the differences of an arm from the baseline before training.
+
+    Returns:
+      `only_here` and `only_base`: parameters that the other lacks, or has with a different shape;
+      `paired`: fraction of the arm's parameters whose initial values equal the baseline's;
+      `logits`: root mean square of their difference over that of the baseline's;
+      `loss`: the arm's minus the baseline's, in nats per target;
+      `gradient`: norm of the difference over the baseline's norm, for shared parameters;
+      `input_rms` and `sees_ahead` of the arm. None stands for values that are not finite.
+    """
     shared = [
         path
         for path, value in arm.params.items()
@@ -213,16 +207,16 @@ def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
     size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
     comparable = arm.logits.shape == base.logits.shape
     logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
-    return ManipulationCheck(
-        only_here=tuple(path for path in arm.params if path not in shared),
-        only_base=tuple(path for path in base.params if path not in shared),
-        paired=sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
-        logits=float(logits),
-        loss=arm.loss - base.loss,
-        gradient=gradient / size if size else math.nan,
-        input_rms=arm.input_rms,
-        sees_ahead=arm.sees_ahead,
-    )
+    return as_plain({
+        "only_here": [path for path in arm.params if path not in shared],
+        "only_base": [path for path in base.params if path not in shared],
+        "paired": sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
+        "logits": float(logits),
+        "loss": arm.loss - base.loss,
+        "gradient": gradient / size if size else math.nan,
+        "input_rms": arm.input_rms,
+        "sees_ahead": arm.sees_ahead,
+    })  # fmt: skip
 
 
 def _rms(array: np.ndarray) -> float:
@@ -231,21 +225,17 @@ def _rms(array: np.ndarray) -> float:
 
 # ---------------------------------------------------------------- arms
 
-_MEMBERS = 8  # of a program at a time, on a GPU or TPU
 _ROWS = 64  # of an evaluated batch
 _BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
 
 
 @dataclasses.dataclass
 class Arm:
-    """An arm that is ready to be trained.
+    """An arm, or a trial of its tuning, that is ready to be trained.
 
     Attributes:
-      name: Name of the arm, or of a trial of its tuning.
       changes: Changes to the baseline, including matched and tuned values.
       config: Config with seed 0.
-      prepared: Data, model and optimizer.
-      cost: Size and cost of training.
       data: Digest of the task's data.
       hash: Name of the folder of its cells.
       matched: Option that was solved for, with its value.
@@ -349,14 +339,7 @@ class ArmBuilder:
     def certificates(
         self, arms: Mapping[str, Arm], before: Mapping[str, dict]
     ) -> dict[str, dict[str, Any]]:
-        """Checks that each arm's change took effect.
-
-        Args:
-          arms: The arms, the baseline included.
-          before: Earlier results, by the hash of the arm.
-
-        Returns:
-          Arm -> its ManipulationCheck as plain JSON.
+        """Returns the check_manipulation of each arm; `before` has earlier ones, by hash.
 
         Raises:
           InvalidInput: An arm, or one of its changes, changes nothing that is used; logits are not
@@ -379,7 +362,7 @@ class ArmBuilder:
                     f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the "
                     "model looks ahead"
                 )
-            certificates[name] = as_plain(check_manipulation(arm_probe, base_probe))
+            certificates[name] = check_manipulation(arm_probe, base_probe)
         return certificates
 
     def _refuse_without_effect(self, arm: Arm, base: Arm) -> None:
@@ -468,35 +451,34 @@ class Estimate:
 def members_of(arms: Iterable[Arm], asked: int | None) -> int:
     """Returns the number of members that a program trains at a time: `asked`, if given.
 
-    On a CPU, and if a run uses several devices, one after another; on a GPU or TPU,
-    eight at a time.
+    On a CPU, and if a run uses several devices, 1; on a GPU or TPU, 8.
 
     Raises:
       InvalidInput: Runs on several devices cannot be trained together.
     """
-    if asked is not None and asked < 1:
-        raise InvalidInput(f"--members={asked}: expected an integer >= 1")
     are_on_mesh = any(arm.prepared.sharding is not None for arm in arms)
-    if are_on_mesh and asked not in (None, 1):
+    if asked is None:
+        return 1 if are_on_mesh or jax.devices()[0].platform == "cpu" else 8
+    if asked < 1:
+        raise InvalidInput(f"--members={asked}: expected an integer >= 1")
+    if are_on_mesh and asked > 1:
         raise InvalidInput(
             f"--members={asked}: runs over several devices (mesh) go one after another; expected 1"
         )
-    if asked is not None:
-        return asked
-    return 1 if are_on_mesh or jax.devices()[0].platform == "cpu" else _MEMBERS
+    return asked
 
 
 def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
     """Times some steps of the baseline and scales the result to other arms by their FLOPs."""
     prepared = arms[base].prepared
     step = measure(Program(prepared, members))
-    cell = prepared.config.training.steps * step + _evaluation_seconds(prepared)
+    cell = prepared.config.training.steps * step + _seconds_of_evaluations(prepared)
     work = {name: max(arm.cost.flops, 1.0) * arm.cost.counted for name, arm in arms.items()}
     seconds = {name: cell * work[name] / work[base] for name in arms}
     return Estimate(members, seconds, f"{step * 1e3:.2f} ms a step")
 
 
-def _evaluation_seconds(prepared: Prepared) -> float:
+def _seconds_of_evaluations(prepared: Prepared) -> float:
     """Returns the seconds of all evaluations of a cell, from one timed batch."""
     config, score = prepared.config, score_of(prepared)
     params = prepared.draw(np.uint32(0)).params

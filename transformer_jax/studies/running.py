@@ -34,16 +34,7 @@ from transformer_jax.studies.jobs import run_as_jobs
 from transformer_jax.studies.judging import family_of, judge_study, level_of_contrast
 from transformer_jax.studies.statistics import detectable, lowest_point
 from transformer_jax.studies.study import Study, changed_since, way_to
-from transformer_jax.studies.tables import (
-    BASELINE_HEADS,
-    baseline_rows,
-    clock,
-    direction,
-    signed,
-    spell,
-    spell_changes,
-    table_text,
-)
+from transformer_jax.studies.tables import clock, signed, spell
 from transformer_jax.studies.workers import Workers, measure_later
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
@@ -212,8 +203,10 @@ class Launch:
             cluster.executor(inside(study.path, "jobs"))
         study.refuse_other_base(design)
         refuse_what_is_not_installed(design.config_of(design.base))
-        self.builder = ArmBuilder(design, solved_before(study, design))
         arms_before = study.record.get("arms", {})
+        is_the_same = study.record and not changed_since(study.sealed, design.sealed())
+        solved = {name: arm["matched"] for name, arm in arms_before.items() if arm["matched"]}
+        self.builder = ArmBuilder(design, solved if is_the_same else {})
         with progress.busy(f"preparing {len(design.arms)} arms"):
             self.arms = self.builder.arms()
             members = members_of(self.arms.values(), members or study.record.get("members"))
@@ -294,7 +287,7 @@ class Launch:
         lines = [
             f"question    {design.question}",
             f"prediction  {design.prediction}",
-            f"judged by   test/{design.metric}, {direction(design.larger_is_better)}; "
+            f"judged by   test/{design.metric}, {tables.direction(design.larger_is_better)}; "
             f"margin {design.margin:g}: {design.margin_reason}",
             f"cells       {len(arms)} arms x {len(self.seeds)} seeds, "
             f"{len(self.states) - len(self.missing)} there already, {len(self.missing)} to run in "
@@ -327,10 +320,10 @@ class Launch:
                 *(["base", "", ""] if name == design.base else differences),
                 spell(check["input_rms"], 3),
             ])  # fmt: skip
-        say(table_text(heads, rows))
+        say(tables.table_text(heads, rows))
         for name, arm in arms.items():
             if arm.changes:
-                say(f"  {name}: {spell_changes(arm.changes)}")
+                say(f"  {name}: {tables.spell_changes(arm.changes)}")
         read_by_base = unread(flatten(arms[design.base].config))
         for name, arm in arms.items():
             for key, choice in unread(flatten(arm.config)).items():
@@ -469,13 +462,6 @@ class Launch:
         self.stop.end("interrupted, the running cells are saved; the same command goes on")
 
 
-def solved_before(study: Study, design: Design) -> dict[str, dict[str, int]]:
-    """Returns the options that an earlier launch of the same question solved for, by arm."""
-    if not study.record or changed_since(study.sealed, design.sealed()):
-        return {}
-    return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
-
-
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:
     """Returns the scores of the simple methods, and the gate, as text."""
     gate = baselines["gate"]
@@ -487,7 +473,7 @@ def baselines_as_text(baselines: Mapping[str, Any]) -> str:
         )
     if not baselines["scores"]:
         return line
-    return f"{table_text(BASELINE_HEADS, baseline_rows(baselines))}\n{line}"
+    return f"{tables.table_text(tables.BASELINE_HEADS, tables.baseline_rows(baselines))}\n{line}"
 
 
 def resolution(design: Design, count: int) -> str:
