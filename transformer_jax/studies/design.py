@@ -46,16 +46,13 @@ FLOORS = ("1-gram", "majority")  # read nothing of an example
 def gate_of(
     asked: Sequence[str] | None, usual: str | None, scores: Mapping[str, Any], split: str = "test"
 ) -> dict[str, Any] | None:
-    """Returns the gate: the score of a simple method that a baseline has to beat.
+    """Returns the gate: a simple method that a baseline has to beat, or None if none is known.
 
     Args:
       asked: Method and reason that a study sealed, or None for the task's usual method.
       usual: The usual method of the task, or None if it has none.
       scores: Method -> split -> metric -> score.
-      split: Split that both are scored on.
-
-    Returns:
-      Method, metric, split, score and reason; None if no method is known.
+      split: Split that method and baseline are scored on.
 
     Raises:
       InvalidInput: The sealed method does not apply to the task.
@@ -159,22 +156,22 @@ class Design:
 
     Attributes:
       question: The question, in one sentence.
-      prediction: What the author expects.
+      prediction: The author's expectation.
       metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
       margin: Smallest difference that matters, in the metric's unit.
-      margin_reason: Why that margin.
+      margin_reason: Reason for the margin.
       looks: Number of seeds of each planned look, ascending.
       base: Name of the baseline, the arm that all others are compared with.
       arms: Name -> changed options (full key -> value), the baseline included.
-      tuning: What each arm tunes, or None if all have the baseline's options.
-      match: (what, option): arms are made equal in params or flops by solving for the option.
+      tuning: The option that each arm tunes, or None if all have the baseline's options.
+      match: (params or flops, option): arms are made equal in it by solving for the option.
       primary: Arms that the question is about, () for all. Others get intervals but no words.
-      target: Score from which on a run has solved its task. Arms are then compared by how many runs
-        reach it, and when.
+      target: Score at which a run has solved its task. Arms are then compared by the number of
+        runs that reach it, and the updates until then.
       gate: (method, reason): the simple method that the baseline has to beat before any verdict, or
         None for the usual one of the task, see data/baselines.
       expected: Arm -> lowest and highest predicted effect, + is better.
-      supersedes: Why the same question is asked again.
+      supersedes: Reason for asking the same question again.
       config: The config that arms change, with the changes of the command line.
       exploratory: Whether it was made on the command line.
       path: Path of the config file.
@@ -410,11 +407,8 @@ def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
     """Returns the direction of a metric, with or without the name of its split.
 
-    Times and norms are better smaller, speeds larger.
-
-    Args:
-      metric: Name of the metric.
-      stored: What runs keep of user-defined metrics; nothing is imported.
+    Smaller is better for times and norms, larger for speeds. `stored` has the facts that runs keep
+    about user-defined metrics, so that nothing is imported.
     """
     name = metric.rsplit("/", 1)[-1]
     if name in METRICS:
@@ -430,7 +424,7 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
 def _quick_study(
     config: ConfigDict, arms: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns what get_study() and get_arms() would return for `--arm`."""
+    """Returns the results that get_study() and get_arms() would have for `--arm`."""
     flat = flatten(config)
     made: dict[str, dict[str, Any]] = {}
     for text in arms:
@@ -493,16 +487,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Parses `KEY=VALUE,VALUE`, or several of these joined by x: their product.
+    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or several of these joined by x.
 
     Args:
-      text: Text of one `--arm`.
+      text: Value of `flag`; x stands for the product.
       flat: Options of the baseline.
       whole_keys: Whether arms are named by full keys instead of their last parts.
-      flag: The flag that the text was given with.
-
-    Returns:
-      Name of the arm -> changed options.
+      flag: The flag, for messages.
     """
     axes = []
     for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):

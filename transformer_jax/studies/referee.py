@@ -1,9 +1,8 @@
-"""One change after another of a growing base: screened, confirmed on fresh seeds, kept or not.
+"""One change after another of a growing base: screened, confirmed on fresh seeds, kept or dropped.
 
-The screening compares a change and the base over the same few seeds for all changes, and gives no
-word. Good changes are trained again, with the base, on seeds that decided nothing, one
-pair after another, until the e-value suffices (kept), the evidence turns or the seeds are used up
-(dropped), or the time is used up (undecided; it can be continued). See `e_value`.
+The screening has the same few seeds for all changes. A good change is then trained with the base on
+fresh seeds, until the e-value suffices (kept), the evidence turns or the seeds are used up (dropped),
+or the time is used up (undecided; it can be continued).
 """
 
 import contextlib
@@ -30,7 +29,7 @@ from transformer_jax.studies.study import now
 
 FDR = 0.05  # share of kept changes that may be expected to be false
 PRIOR = 2.0  # variance of the effect, in deviations of a difference, under the prior
-SCREENING = 3  # seeds that say whether a change is worth confirming
+SCREENING = 3  # seeds that show if a change is worth confirming
 FEWEST, MOST = 4, 16  # seeds of a confirmation
 _FALL = 1.3
 _ROUNDING = 1e-9  # of a difference
@@ -116,12 +115,7 @@ _FIRST_FRESH = 100  # seeds of confirmations; screening has the first ones
 
 
 class Confirmation(NamedTuple):
-    """A test of a change on fresh seeds.
-
-    Attributes:
-      needed: E-value at which the change is kept.
-      seeds: Seeds that may be used, in this order.
-    """
+    """A test of a change: the e-value at which it is kept, and fresh seeds, to be used in order."""
 
     needed: float
     seeds: range
@@ -151,11 +145,7 @@ class Try(NamedTuple):
 
 
 class Journal:
-    """The record of everything that was tried in a folder.
-
-    Attributes:
-      path: Path of the folder.
-    """
+    """The record of all tries in the folder `path`."""
 
     def __init__(self, path: str | Path) -> None:
         """Reads nothing yet."""
@@ -293,11 +283,7 @@ class CannotTrain(Exception):
 
 
 class Referee:
-    """Tries changes in one folder.
-
-    Attributes:
-      journal: A journal that has begun.
-    """
+    """Tries changes in the folder of a journal that has begun."""
 
     def __init__(
         self,
@@ -306,7 +292,7 @@ class Referee:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes a journal that has begun; `pairs_of` returns pairs.TrainedPairs for a try."""
+        """Trains nothing yet; `pairs_of` returns pairs.TrainedPairs for a try."""
         self.journal, self._pairs_of = journal, pairs_of
         self._progress, self._clock = progress, clock
         self._pair_seconds = 0.0  # of the last pairs that were trained

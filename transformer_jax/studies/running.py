@@ -50,7 +50,7 @@ def tune(
     """Runs the trials of all arms and returns the values that they chose.
 
     Returns:
-      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` per seed and grid value
+      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` per grid value and seed
       (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, or "".
     """
     assert design.tuning is not None
@@ -355,7 +355,7 @@ class Launch:
         self.workers.refuse_lost()
 
     def _measure_later(self, cell: Cell, arm: Arm) -> None:
-        """Writes secondary results; an error in it takes no verdict away."""
+        """Writes secondary results; verdicts do not depend on them."""
         try:
             measure_later(cell, arm.prepared)
         except Exception as error:

@@ -204,14 +204,11 @@ class Study:
 
     def begun(self) -> list[int]:
         """Returns the seeds with a cell of some arm, whatever its outcome."""
-        seeds = self.seeds if self.record else []
+        seeds = self.record.get("seeds", ())
         return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns one dict per cell: arm, seed, state, run, parameters, scores, and the options.
-
-        The options are those that arms change, by full key.
-        """
+        """Returns a dict per cell: arm, seed, state, run, parameters, scores, changed options."""
         rows = []
         keys = dict.fromkeys(key for arm in self.arms.values() for key in arm.get("changes", {}))
         options = {arm: {key: self.value_of(arm, key) for key in keys} for arm in self.arms}
@@ -281,10 +278,8 @@ class Study:
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
         """Writes study.json and returns the changes since it was sealed, in words.
 
-        Args:
-          design: The design as it is now; sealed by the first call.
-          facts: Facts that are not sealed: root, arms, environment.
-          seeds: All seeds, those of earlier launches included.
+        The first call seals the design. `facts`, such as root, arms and environment, are not
+        sealed; `seeds` include those of earlier launches.
         """
         sealed = design.sealed()
         if not self.record:
