@@ -298,35 +298,34 @@ class ArmBuilder:
         base = self.make(self.design.base, self.design.base)
         made = {self.design.base: base}
         for name in self.design.others:
-            made[name] = self._matched(name, base) if self.design.match else self.make(name, name)
+            matched = (
+                self._matched(name, base.cost, *self.design.match) if self.design.match else {}
+            )
+            made[name] = self.make(name, name, matched)
+            made[name].matched = matched
         return {name: made[name] for name in self.design.arms}
 
-    def _matched(self, name: str, base: Arm) -> Arm:
-        """Builds an arm with the value of an option at which it costs as much as the base."""
-        assert self.design.match is not None
-        what, field = self.design.match
+    def _matched(self, name: str, base: Cost, what: str, field: str) -> dict[str, int]:
+        """Returns the option `field` with the value at which an arm costs as much as the base."""
         if field in self.design.arms[name]:
             raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
-        solved = self._solved.get(name)
-        if solved is None:
-            cost_field = "parameters" if what == "params" else what
-            config = self.design.config_of(name)
-            value, model = flatten(config)[field], config.model
-            start = 4 * model.width if value is None else value  # mlp_dim's default
-            # Rotated heads need pairs of features.
-            heads = model.num_heads * (2 if model.position == "rotary" else 1)
-            step = heads if field == "model.width" else 1
+        if name in self._solved:
+            return dict(self._solved[name])
+        cost_field = "parameters" if what == "params" else what
+        config = self.design.config_of(name)
+        value, model = flatten(config)[field], config.model
+        start = 4 * model.width if value is None else value  # mlp_dim's default
+        # Rotated heads need pairs of features.
+        heads = model.num_heads * (2 if model.position == "rotary" else 1)
+        step = heads if field == "model.width" else 1
 
-            def at(value: int) -> float:
-                return getattr(self.make(name, name, {field: value}).cost, cost_field)
+        def at(value: int) -> float:
+            return getattr(self.make(name, name, {field: value}).cost, cost_field)
 
-            try:
-                solved = {field: matched_value(at, getattr(base.cost, cost_field), start, step)[0]}
-            except ValueError as error:
-                raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
-        arm = self.make(name, name, solved)
-        arm.matched = dict(solved)
-        return arm
+        try:
+            return {field: matched_value(at, getattr(base, cost_field), start, step)[0]}
+        except ValueError as error:
+            raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
 
     @staticmethod
     def baselines(arm: Arm) -> Baselines:

@@ -300,6 +300,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
     _check_arms(path, arms)
     study = _read(content, where)
     metric, base = study.metric.removeprefix("test/"), study.base or next(iter(arms))
+    primary = study.primary or ()
     others = [name for name in arms if name != base]
     if metric not in METRICS and not is_user_defined(metric):
         raise InvalidInput(
@@ -312,15 +313,15 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
         raise InvalidInput(f"{where}: looks={study.looks}: expected numbers of seeds, ascending")
     if base not in arms:
         raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
-    for what, names in (("primary", study.primary or ()), ("expected", study.expected)):
+    for what, names in (("primary", primary), ("expected", study.expected)):
         for name in names:
             if name not in others:
+                near = suggest(name, others)
                 raise InvalidInput(
-                    f"{where}: {what}: {name!r}: expected arms other than the baseline"
-                    f"{suggest(name, others)}"
+                    f"{where}: {what}: {name!r}: expected arms other than the baseline{near}"
                 )
-    if len(set(study.primary or ())) < len(study.primary or ()):
-        raise InvalidInput(f"{where}: primary={study.primary}: expected each arm once")
+    if len(set(primary)) < len(primary):
+        raise InvalidInput(f"{where}: primary={primary}: expected each arm once")
     for name, ends in study.expected.items():
         numbers = [end for end in ends if end is not None]
         if not numbers or numbers != sorted(numbers):
@@ -341,7 +342,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
         "base": base,
         "tuning": study.tuning and check_tuning(where, study.tuning, flatten(config)),
         "match": study.match and (study.match.by, study.match.field),
-        "primary": study.primary or (),
+        "primary": primary,
         "gate": study.gate and (study.gate.by, study.gate.reason),
         "supersedes": study.supersedes or "",
     }

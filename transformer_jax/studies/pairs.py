@@ -97,9 +97,16 @@ class TrainedPairs:
         """
         pairs = [self._pair(seed) for seed in seeds]
         if 0 in seeds:  # the screening: a base that has not learned is not worth the rest
-            bases = [base for base, _ in pairs]
-            self._run(bases)
-            self._refuse_a_base_that_has_not_learned(bases)
+            self._run([base for base, _ in pairs])
+            if self._gate is not None:
+                metric = self._gate["metric"]
+                values = [base.means("validation")[metric] for base, _ in pairs]
+                learned = whether_learned(self._gate, values)
+                if not learned["passed"]:
+                    raise InvalidInput(
+                        f"--base={self._where}: the base has not learned: {learned['told']}\n"
+                        "train it longer, or begin in another --base with another --gate"
+                    )
         self._run([cell for pair in pairs for cell in pair])
         base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in pairs[0])
         if apart := scored_otherwise(base, change, self._design.metric):
@@ -137,14 +144,3 @@ class TrainedPairs:
 
     def _refuse(self, why: str) -> None:
         raise InvalidInput(f"--change={self._told}: {why}")
-
-    def _refuse_a_base_that_has_not_learned(self, cells: Sequence[Cell]) -> None:
-        if self._gate is None:
-            return
-        values = [cell.means("validation")[self._gate["metric"]] for cell in cells]
-        learned = whether_learned(self._gate, values)
-        if not learned["passed"]:
-            raise InvalidInput(
-                f"--base={self._where}: the base has not learned: {learned['told']}\n"
-                "train it longer, or begin in another --base with another --gate"
-            )

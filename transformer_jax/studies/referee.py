@@ -1,8 +1,8 @@
 """One change after another of a growing base: screened, confirmed on fresh seeds, kept or dropped.
 
 The screening has the same few seeds for all changes. A good change is then trained with the base on
-fresh seeds, until the e-value suffices (kept), the evidence turns or the seeds are used up (dropped),
-or the time is used up (undecided; it can be continued).
+fresh seeds, until the e-value suffices (kept), the evidence turns or the seeds are used up
+(dropped), or the time is used up (undecided; it can be continued).
 """
 
 import contextlib
