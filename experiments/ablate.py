@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.studies.cluster import KINDS, parse_cluster
-from transformer_jax.studies.design import design_of, parse_seeds
+from transformer_jax.studies.design import load_design, parse_seeds
 from transformer_jax.studies.ladder import ladder_of, ladder_text
 
 
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and runs the study; returns its verdicts."""
     arguments = _parser().read(argv)
     cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
-    design = design_of(
+    design = load_design(
         *(arguments.file, arguments.overrides, arguments.arm, arguments.margin, arguments.gate)
     )
     ladder = ladder_of(arguments.ladder, design) if arguments.ladder else None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, tree_hash
-from transformer_jax.config_files import ConfigFile, flatten, load_config
+from transformer_jax.config_files import flatten, load_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import BINS, METRICS, metric_facts
 from transformer_jax.own import intervenes
@@ -18,7 +18,7 @@ from transformer_jax.resolve import stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.cells import Cell, cell_hash, hooks_that_intervene
-from transformer_jax.studies.design import design_of, larger_is_better
+from transformer_jax.studies.design import larger_is_better, load_design
 from transformer_jax.studies.study import contrasts_of
 from transformer_jax.studies.workers import measure_later
 from transformer_jax.training import loop
@@ -434,7 +434,7 @@ def test_the_metric_of_a_study_is_measured_in_every_arm(folder):
 
     def design(metric):
         (folder / "study.py").write_text(STUDY.replace("METRIC", repr(metric)))
-        return design_of(ConfigFile("study.py"))
+        return load_design("study.py")
 
     made = design("own_looks:top_3")
     assert made.larger_is_better

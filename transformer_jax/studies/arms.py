@@ -1,4 +1,4 @@
-"""Arms ready to train: their data, models and costs, and checks of their changes."""
+"""Arms ready to train: data, models and costs, and the checks that their changes take effect."""
 
 import dataclasses
 import functools
@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-import statistics as plain_statistics
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +22,7 @@ from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import by_path
+from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.initial_files import fingerprint_of
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.sites import values_by_site
@@ -41,7 +42,7 @@ _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a p
 
 
 class Cost(NamedTuple):
-    """The size of an arm and what its training takes.
+    """The size of an arm and the cost of its training.
 
     Attributes:
       parameters: Number of parameters.
@@ -60,32 +61,30 @@ class Cost(NamedTuple):
 
 def cost_of(prepared: Prepared) -> Cost:
     """Returns the cost of an arm; nothing is compiled or drawn."""
-    leaves = by_path(prepared.template.params).items()
-    sizes = {path: math.prod(leaf.shape) for path, leaf in leaves}
+    sizes = {path: leaf.size for path, leaf in by_path(prepared.template.params).items()}
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     updates, count = prepared.config.training.steps, prepared.count_of_update
     flops = prepared.operations_of_update / count
     return Cost(sum(sizes.values()), inside, flops, updates, updates * count)
 
 
-def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
+def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
     """Returns the arms that are scored on different examples from the base's."""
-    hashes = {name: task.facts.get("sha256") for name, task in tasks.items()}
+    hashes = {name: arm.prepared.task.facts.get("sha256") for name, arm in arms.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
 
-def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
-    """Returns the differences in size from the base of more than 2 %, one line per arm."""
-    lines = []
-    for name, cost in costs.items():
-        apart = []
-        for what in ("parameters", "flops", "counted", "updates"):
-            arm_cost, base_cost = getattr(cost, what), getattr(costs[base], what)
-            if share := spell_share(arm_cost, base_cost):
-                apart.append(f"{what} {share}")
-        if apart:
-            lines.append(f"{name}: {', '.join(apart)}")
-    return lines
+def unmatched(arms: Mapping[str, "Arm"], base: str) -> dict[str, str]:
+    """Maps each arm whose cost differs from the base's by more than 2 % to the differences."""
+    found = {}
+    for name, arm in arms.items():
+        shares = [
+            f"{what} {share}"
+            for what in ("parameters", "flops", "counted", "updates")
+            if (share := spell_share(getattr(arm.cost, what), getattr(arms[base].cost, what)))
+        ]
+        found |= {name: ", ".join(shares)} if shares else {}
+    return found
 
 
 # ---------------------------------------------------------------- making arms equal
@@ -112,45 +111,21 @@ def matched_value(
     return best * step, at(best)
 
 
-def _start_and_step(field: str, config: ConfigDict) -> tuple[int, int]:
-    """Returns the start of the search for a field's value, and its divisor."""
-    value, model = flatten(config)[field], config.model
-    start = 4 * model.width if value is None else value  # mlp_dim's default
-    # Rotated heads need pairs of features.
-    heads = model.num_heads * (2 if model.position == "rotary" else 1)
-    return start, heads if field == "model.width" else 1
-
-
 # ---------------------------------------------------------------- whether the change took
 
 
-class ManipulationCheck(NamedTuple):
-    """Differences of an arm from the baseline before training; seed 0, first batch.
+class Probe(NamedTuple):
+    """Values of one arm before training, by parameter path or for the first batch.
 
     Attributes:
-      only_here: Parameters that the baseline lacks, or has with another shape.
-      only_base: Parameters that only the baseline has.
-      paired: Fraction of the arm's parameters whose initial values equal the baseline's.
-      logits: Root mean square of the difference of logits, over that of the baseline's.
-      loss: The arm's minus the baseline's loss, in nats per target.
-      gradient: Norm of the difference of gradients over the baseline's, for shared parameters.
+      params: Initial values for seed 0.
+      gradients: Gradients of the loss.
+      logits: Logits in float64.
+      loss: Nats per target.
       input_rms: Root mean square of the input of the first block.
       sees_ahead: Largest change of earlier logits if the last token changes, or None for a model
         that may look ahead or reads no tokens.
     """
-
-    only_here: tuple[str, ...]
-    only_base: tuple[str, ...]
-    paired: float
-    logits: float
-    loss: float
-    gradient: float
-    input_rms: float
-    sees_ahead: float | None
-
-
-class Probe(NamedTuple):
-    """Values of one arm before training, by parameter path or for the first batch."""
 
     params: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
@@ -163,16 +138,20 @@ class Probe(NamedTuple):
 def probe(prepared: Prepared) -> Probe:
     """Starts an arm from seed 0, or from its initial weights, and computes its first batch."""
     params = prepared.start(prepared.config)[0].params
-    batch, model = prepared.task.batch(seeds_of(prepared.config).order, 0), prepared.model
-    changed = _last_token_changed(prepared, batch)
-    loss, gradients, logits, entering, ahead = _look(model)(params, batch, changed)
+    batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
+    changed = []  # the inputs with a different last token, if earlier logits must not depend on it
+    if prepared.config.data.task == "language_modelling":
+        tokens = np.array(batch["inputs"]["tokens"])
+        tokens[..., -1] = (tokens[..., -1] + 1) % prepared.task.sizes["vocab_size"]
+        changed = [{**batch["inputs"], "tokens": tokens}]
+    loss, gradients, logits, entering, ahead = _look(prepared.model)(params, batch, changed)
     return Probe(
         params=by_path(jax.device_get(params)),
         gradients=by_path(jax.device_get(gradients)),
         logits=np.asarray(logits, np.float64),
         loss=float(loss),
         input_rms=float(entering),
-        sees_ahead=None if changed is None else float(ahead),
+        sees_ahead=float(ahead) if changed else None,
     )
 
 
@@ -183,27 +162,41 @@ def _look(model: Any) -> Callable:
     On a CPU it is compiled with little optimisation, which is faster for a single run.
     """
 
-    def look(params: Any, batch: Any, changed: Any) -> tuple:
+    def look(params: Any, batch: Any, changed: list) -> tuple:
         def mean_loss(params: Any) -> jax.Array:
             sums, _ = score_batch(model, params, batch)
             return safe_mean(sums.loss.sum(), sums.weight.sum())
 
+        def forward(inputs: dict) -> tuple[jax.Array, jax.Array]:
+            logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+            values = values_by_site(state.get("intermediates", {}))
+            entering = values.get("embedded", values.get("encoder.embedded"))
+            if entering is None:  # a user-defined architecture without sites
+                return logits, jnp.float32(jnp.nan)
+            return logits, jnp.sqrt(jnp.square(entering.astype(jnp.float32)).mean())
+
         loss, gradients = jax.value_and_grad(mean_loss)(params)
-        # One body for both: two copies of it are fused in two ways, and round in two.
-        both = [batch["inputs"]] + ([] if changed is None else [changed])
-        stacked = jax.tree.map(lambda *values: jnp.stack(values), *both)
-        logits, entering = jax.lax.map(lambda inputs: _with_input(model, params, inputs), stacked)
-        ahead = jnp.nan
-        if changed is not None:
-            ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max()
+        # One body for both inputs: two copies could be fused, and rounded, differently.
+        stacked = jax.tree.map(lambda *values: jnp.stack(values), batch["inputs"], *changed)
+        logits, entering = jax.lax.map(forward, stacked)
+        ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max() if changed else jnp.nan
         return loss, gradients, logits[0], entering[0], ahead
 
     quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     return jax.jit(look, compiler_options=quickly)
 
 
-def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
-    """Compares an arm with the base."""
+def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
+    """Returns the differences of an arm from the baseline before training.
+
+    Returns:
+      `only_here` and `only_base`: parameters that the other lacks, or has with a different shape;
+      `paired`: fraction of the arm's parameters whose initial values equal the baseline's;
+      `logits`: root mean square of their difference over that of the baseline's;
+      `loss`: the arm's minus the baseline's, in nats per target;
+      `gradient`: norm of the difference over the baseline's norm, for shared parameters;
+      `input_rms` and `sees_ahead` of the arm. None stands for values that are not finite.
+    """
     shared = [
         path
         for path, value in arm.params.items()
@@ -214,77 +207,16 @@ def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
     size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
     comparable = arm.logits.shape == base.logits.shape
     logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
-    return ManipulationCheck(
-        only_here=tuple(path for path in arm.params if path not in shared),
-        only_base=tuple(path for path in base.params if path not in shared),
-        paired=sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
-        logits=float(logits),
-        loss=arm.loss - base.loss,
-        gradient=gradient / size if size else math.nan,
-        input_rms=arm.input_rms,
-        sees_ahead=arm.sees_ahead,
-    )
-
-
-def refuse_without_effect(
-    name: str, changes: Mapping[str, Any], arm: str, base: str, without: Callable[[str], str]
-) -> None:
-    """Raises InvalidInput if an arm, or one of its changes, changes nothing that is used.
-
-    Args:
-      name: Name of the arm.
-      changes: The arm's changes of the baseline.
-      arm: Hash of the arm's cells.
-      base: Hash of the baseline's cells.
-      without: Changed key -> hash of the arm's cells without that change.
-    """
-    shown = ", ".join(f"{key}={value}" for key, value in changes.items())
-    if arm == base:
-        raise InvalidInput(
-            f"arm {name!r} changes nothing ({shown}): no chosen component reads it, or the base "
-            "has it already\nremove it, or change what the base reads"
-        )
-    for key in changes if len(changes) > 1 else ():
-        try:
-            is_read = without(key) != arm
-        except InvalidInput:  # the other changes need it
-            continue
-        if not is_read:
-            raise InvalidInput(
-                f"arm {name!r}: {key}: without effect in this arm\n"
-                "remove it from the arm, so that nobody believes it was tested"
-            )
-
-
-def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
-    """Raises InvalidInput if earlier logits depend on the last token, or are not finite."""
-    ahead = certificate.sees_ahead
-    if ahead is not None and math.isnan(ahead):
-        raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
-    if ahead:
-        raise InvalidInput(
-            f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the model "
-            "looks ahead"
-        )
-
-
-def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:
-    """Returns the inputs with another last token, if the model must not see it earlier."""
-    if prepared.config.data.task != "language_modelling":
-        return None
-    tokens = np.array(batch["inputs"]["tokens"])
-    tokens[..., -1] = (tokens[..., -1] + 1) % prepared.task.sizes["vocab_size"]
-    return {**batch["inputs"], "tokens": tokens}
-
-
-def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.Array]:
-    """Returns the logits, and the root mean square of the first block's input."""
-    logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
-    values = values_by_site(state.get("intermediates", {}))
-    entering = values.get("embedded", values.get("encoder.embedded"))
-    if entering is None:  # an architecture of the user's, without sites
-        return logits, jnp.float32(jnp.nan)
-    return logits, jnp.sqrt(jnp.square(entering.astype(jnp.float32)).mean())
+    return as_plain({
+        "only_here": [path for path in arm.params if path not in shared],
+        "only_base": [path for path in base.params if path not in shared],
+        "paired": sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
+        "logits": float(logits),
+        "loss": arm.loss - base.loss,
+        "gradient": gradient / size if size else math.nan,
+        "input_rms": arm.input_rms,
+        "sees_ahead": arm.sees_ahead,
+    })  # fmt: skip
 
 
 def _rms(array: np.ndarray) -> float:
@@ -293,21 +225,17 @@ def _rms(array: np.ndarray) -> float:
 
 # ---------------------------------------------------------------- arms
 
-_MEMBERS = 8  # of a program at a time, on a GPU or TPU
 _ROWS = 64  # of an evaluated batch
 _BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
 
 
 @dataclasses.dataclass
 class Arm:
-    """An arm that is ready to be trained.
+    """An arm, or a trial of its tuning, that is ready to be trained.
 
     Attributes:
-      name: Name of the arm, or of a trial of its tuning.
       changes: Changes to the baseline, including matched and tuned values.
       config: Config with seed 0.
-      prepared: Data, model and optimizer.
-      cost: Size and cost of training.
       data: Digest of the task's data.
       hash: Name of the folder of its cells.
       matched: Option that was solved for, with its value.
@@ -328,8 +256,11 @@ class Arm:
 
     def find_folder(self, members: int) -> None:
         """Sets the hash that names the folder of its cells, for a number of members."""
-        initial = fingerprint_of(self.config.initial)
-        self.hash, _ = cell_hash(self.config, self.data, members, surroundings()[0], initial)
+        self.hash = _hash_of(self.config, self.data, members)
+
+
+def _hash_of(config: ConfigDict, data: str, members: int) -> str:
+    return cell_hash(config, data, members, surroundings()[0], fingerprint_of(config.initial))[0]
 
 
 class ArmBuilder:
@@ -342,10 +273,6 @@ class ArmBuilder:
         self.design, self._solved = design, solved or {}
         self._tasks: dict[str, tuple[Task, str]] = {}
 
-    def prepared(self, config: ConfigDict) -> Prepared:
-        """Returns data, model and optimizer of a config."""
-        return prepare(config, task=self._data(config)[0])
-
     def _data(self, config: ConfigDict) -> tuple[Task, str]:
         """Returns a config's task and its digest."""
         flat = flatten(config)
@@ -356,17 +283,14 @@ class ArmBuilder:
             self._tasks[key] = task, digest_of(task)
         return self._tasks[key]
 
-    def _hash(self, config: ConfigDict) -> str:
-        """Returns the hash of a config's cells if they are trained alone."""
-        initial = fingerprint_of(config.initial)
-        return cell_hash(config, self._data(config)[1], 1, surroundings()[0], initial)[0]
-
     def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
         """Builds an arm, or a trial of its tuning with the changes `more`."""
-        more = dict(more or {})
-        config = self.design.config_of(arm, changes=more)
-        prepared, (_, digest) = self.prepared(config), self._data(config)
-        changes = {**self.design.arms[arm], **more}
+        config, changes = (
+            self.design.config_of(arm, more),
+            {**self.design.arms[arm], **(more or {})},
+        )
+        task, digest = self._data(config)
+        prepared = prepare(config, task=task)
         return Arm(name, changes, config, prepared, cost_of(prepared), digest)
 
     def arms(self) -> dict[str, Arm]:
@@ -374,32 +298,34 @@ class ArmBuilder:
         base = self.make(self.design.base, self.design.base)
         made = {self.design.base: base}
         for name in self.design.others:
-            made[name] = self._matched(name, base) if self.design.match else self.make(name, name)
+            matched = (
+                self._matched(name, base.cost, *self.design.match) if self.design.match else {}
+            )
+            made[name] = self.make(name, name, matched)
+            made[name].matched = matched
         return {name: made[name] for name in self.design.arms}
 
-    def _matched(self, name: str, base: Arm) -> Arm:
-        assert self.design.match is not None
-        what, field = self.design.match
+    def _matched(self, name: str, base: Cost, what: str, field: str) -> dict[str, int]:
+        """Returns the option `field` with the value at which an arm costs as much as the base."""
         if field in self.design.arms[name]:
             raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
-        solved = self._solved.get(name)
-        if solved is None:
+        if name in self._solved:
+            return dict(self._solved[name])
+        cost_field = "parameters" if what == "params" else what
+        config = self.design.config_of(name)
+        value, model = flatten(config)[field], config.model
+        start = 4 * model.width if value is None else value  # mlp_dim's default
+        # Rotated heads need pairs of features.
+        heads = model.num_heads * (2 if model.position == "rotary" else 1)
+        step = heads if field == "model.width" else 1
 
-            def measured(prepared: Prepared) -> float:
-                cost = cost_of(prepared)
-                return cost.parameters if what == "params" else cost.flops
+        def at(value: int) -> float:
+            return getattr(self.make(name, name, {field: value}).cost, cost_field)
 
-            def at(value: int) -> float:
-                return measured(self.prepared(self.design.config_of(name, {field: value})))
-
-            start, step = _start_and_step(field, self.design.config_of(name))
-            try:
-                solved = {field: matched_value(at, measured(base.prepared), start, step)[0]}
-            except ValueError as error:
-                raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
-        arm = self.make(name, name, solved)
-        arm.matched = dict(solved)
-        return arm
+        try:
+            return {field: matched_value(at, getattr(base, cost_field), start, step)[0]}
+        except ValueError as error:
+            raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
 
     @staticmethod
     def baselines(arm: Arm) -> Baselines:
@@ -410,33 +336,60 @@ class ArmBuilder:
         return _BASELINES[key]
 
     def certificates(
-        self, arms: Mapping[str, Arm], before: Mapping[str, Any]
-    ) -> dict[str, ManipulationCheck | dict]:
-        """Checks that each arm's change took effect; `before` has earlier results, by hash."""
+        self, arms: Mapping[str, Arm], before: Mapping[str, dict]
+    ) -> dict[str, dict[str, Any]]:
+        """Returns the check_manipulation of each arm; `before` has earlier ones, by hash.
+
+        Raises:
+          InvalidInput: An arm, or one of its changes, changes nothing that is used; logits are not
+            finite, or depend on later tokens.
+        """
         base, certificates = arms[self.design.base], {}
-        base_probe, base_values = probe(base.prepared), resolved(base.config)
+        base_probe = probe(base.prepared)
         for name, arm in arms.items():
-            if name != self.design.base:
-                own = self.design.arms[name]  # without what was matched and tuned
-                found = {k: v for k, v in arm.changes.items() if k not in own}
-
-                def without(key: str, own: Mapping = own, found: Mapping = found) -> str:
-                    left = {k: v for k, v in own.items() if k != key}
-                    back = {key: base_values[key]} if key in base_values else {}
-                    design = dataclasses.replace(self.design, arms={"left": {**left, **back}})
-                    return self._hash(design.config_of("left", found))
-
-                # What an arm says again as the base has it is no change.
-                changes = {k: v for k, v in own.items() if base_values.get(k) != v}
-                hashes = self._hash(arm.config), self._hash(base.config)
-                refuse_without_effect(name, changes, *hashes, without)
+            if arm is not base:
+                self._refuse_without_effect(arm, base)
             if arm.hash in before:
                 certificates[name] = before[arm.hash]
                 continue
-            arm_probe = base_probe if name == self.design.base else probe(arm.prepared)
+            arm_probe = base_probe if arm is base else probe(arm.prepared)
+            ahead = arm_probe.sees_ahead
+            if ahead is not None and math.isnan(ahead):
+                raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
+            if ahead:
+                raise InvalidInput(
+                    f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the "
+                    "model looks ahead"
+                )
             certificates[name] = check_manipulation(arm_probe, base_probe)
-            refuse_looking_ahead(name, certificates[name])
         return certificates
+
+    def _refuse_without_effect(self, arm: Arm, base: Arm) -> None:
+        """Raises InvalidInput if an arm, or one of its changes, changes nothing that is used."""
+        own, base_values = self.design.arms[arm.name], resolved(base.config)
+        solved = {key: value for key, value in arm.changes.items() if key not in own}
+        # An option that an arm states with the base's value is not a change.
+        changes = {key: value for key, value in own.items() if base_values.get(key) != value}
+        arm_hash = _hash_of(arm.config, arm.data, 1)
+        if arm_hash == _hash_of(base.config, base.data, 1):
+            shown = ", ".join(f"{key}={value}" for key, value in changes.items())
+            raise InvalidInput(
+                f"arm {arm.name!r} changes nothing ({shown}): no chosen component reads it, or the "
+                "base has it already\nremove it, or change what the base reads"
+            )
+        for key in changes if len(changes) > 1 else ():
+            rest = {k: v for k, v in own.items() if k != key}
+            rest |= {key: base_values[key]} if key in base_values else {}
+            try:
+                config = dataclasses.replace(self.design, arms={"": rest}).config_of("", solved)
+                is_read = _hash_of(config, self._data(config)[1], 1) != arm_hash
+            except InvalidInput:  # the other changes need it
+                continue
+            if not is_read:
+                raise InvalidInput(
+                    f"arm {arm.name!r}: {key}: without effect in this arm\n"
+                    "remove it from the arm, so that nobody believes it was tested"
+                )
 
 
 def digest_of(task: Task) -> str:
@@ -470,10 +423,8 @@ def measure(program: Program) -> float:
         if results[0].seconds > 0.5:
             break
         steps = min(prepared.capacity, max(1, int(0.15 / (times[-1] * program.width))))
-        requests = [
-            request._replace(state=result.state, num_steps=np.int32(steps)) for result in results
-        ]
-    return plain_statistics.median(times[1:] or times)
+        requests = [request._replace(state=r.state, num_steps=np.int32(steps)) for r in results]
+    return statistics.median(times[1:] or times)
 
 
 @dataclasses.dataclass
@@ -483,12 +434,12 @@ class Estimate:
     Attributes:
       members: Number of members; 1 is one after another.
       seconds: Arm -> seconds of one cell, for training and evaluation.
-      description: Timed programs, in words.
+      description: Timed programs, in words; empty if nothing was timed.
     """
 
     members: int
-    seconds: dict[str, float]
-    description: str
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    description: str = ""
 
     def seconds_of(self, arm: str) -> float:
         """Returns the seconds of one cell of an arm; a trial takes as long as a usual cell."""
@@ -499,52 +450,45 @@ class Estimate:
 def members_of(arms: Iterable[Arm], asked: int | None) -> int:
     """Returns the number of members that a program trains at a time: `asked`, if given.
 
-    On a CPU, and if a run uses several devices, one after another; on a GPU or TPU,
-    eight at a time.
+    On a CPU, and if a run uses several devices, 1; on a GPU or TPU, 8.
 
     Raises:
       InvalidInput: Runs on several devices cannot be trained together.
     """
-    if asked is not None and asked < 1:
-        raise InvalidInput(f"--members={asked}: expected an integer >= 1")
     are_on_mesh = any(arm.prepared.sharding is not None for arm in arms)
-    if are_on_mesh and asked not in (None, 1):
+    if asked is None:
+        return 1 if are_on_mesh or jax.devices()[0].platform == "cpu" else 8
+    if asked < 1:
+        raise InvalidInput(f"--members={asked}: expected an integer >= 1")
+    if are_on_mesh and asked > 1:
         raise InvalidInput(
             f"--members={asked}: runs over several devices (mesh) go one after another; expected 1"
         )
-    if asked is not None:
-        return asked
-    return 1 if are_on_mesh or jax.devices()[0].platform == "cpu" else _MEMBERS
+    return asked
 
 
 def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
     """Times some steps of the baseline and scales the result to other arms by their FLOPs."""
-    first = arms[base]
-    seconds = measure(Program(first.prepared, members))
-    cell = first.config.training.steps * seconds + _evaluation_seconds(first.prepared)
+    prepared = arms[base].prepared
+    step = measure(Program(prepared, members))
+    cell = prepared.config.training.steps * step + _seconds_of_evaluations(prepared)
     work = {name: max(arm.cost.flops, 1.0) * arm.cost.counted for name, arm in arms.items()}
-    scaled = {name: cell * work[name] / work[base] for name in arms}
-    return Estimate(members, scaled, f"{seconds * 1e3:.2f} ms a step")
+    seconds = {name: cell * work[name] / work[base] for name in arms}
+    return Estimate(members, seconds, f"{step * 1e3:.2f} ms a step")
 
 
-def nothing_to_run(arms: Iterable[str], members: int = 1) -> Estimate:
-    """Returns the estimate of a study without missing cells."""
-    return Estimate(members, dict.fromkeys(arms, 0.0), "")
-
-
-def _evaluation_seconds(prepared: Prepared) -> float:
+def _seconds_of_evaluations(prepared: Prepared) -> float:
     """Returns the seconds of all evaluations of a cell, from one timed batch."""
     config, score = prepared.config, score_of(prepared)
     params = prepared.draw(np.uint32(0)).params
-    size = config.evaluation.batch_size
-    counts = {}
+    counts = []
     for split in ("validation", "test"):
-        batches = iter(prepared.task.evaluation_batches(split, size))
+        batches = iter(prepared.task.evaluation_batches(split, config.evaluation.batch_size))
         batch = next(batches)
-        counts[split] = 1 + sum(1 for _ in batches)  # one at a time: a split may be large
+        counts.append(1 + sum(1 for _ in batches))  # one at a time: a split may be large
     jax.block_until_ready(score(params, batch))
     started = time.monotonic()
     jax.block_until_ready(score(params, batch))
-    one = time.monotonic() - started
-    times = -(-config.training.steps // config.evaluation.every)
-    return one * (times * counts["validation"] + counts["test"])
+    seconds = time.monotonic() - started
+    evaluations = math.ceil(config.training.steps / config.evaluation.every)
+    return seconds * (evaluations * counts[0] + counts[1])

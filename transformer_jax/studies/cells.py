@@ -2,10 +2,7 @@
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
-The hash covers everything that decides the outcome: the options that the chosen components read and
-that are not at their default, data, numerics, user-defined files, initial weights,
-hooks that intervene, jax, flax, optax and numpy, flags of jax and XLA, the device, and
-the number of members trained at a time. So a second study finds the runs of the first.
+The hash covers everything that decides the outcome, so a second study finds the runs of the first.
 """
 
 import functools
@@ -49,6 +46,10 @@ def cell_hash(
 ) -> tuple[str, dict[str, Any]]:
     """Returns the name of a cell's folder, and the facts that it was made from.
 
+    These are the options that the chosen components read and that are not at their default, data,
+    numerics, user-defined files, initial weights, hooks that intervene, packages, flags of jax and
+    XLA, the device, and the number of members trained at a time.
+
     Args:
       config: Config of the arm; its seed is ignored.
       data: Digest of the task's data.
@@ -57,15 +58,12 @@ def cell_hash(
       initial: Hashes of the files with initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
-    own = {key: choice for key, choice in own_choices(config).items() if "hooks" not in key}
+    options = options_read(flat)
+    own = {choice for key, choice in own_choices(config).items() if "hooks" not in key}
     parts = {
-        "options": {
-            key: value
-            for key, value in options_read(flat).items()
-            if key.removeprefix("initial.") not in initial
-        },
+        "options": {k: v for k, v in options.items() if k.removeprefix("initial.") not in initial},
         "data": data,
-        "own": hashes_of(sorted({*own.values()})),
+        "own": hashes_of(sorted(own)),
         "initial": initial,
         "hooks": hooks_that_intervene(flat),
         "numerics": NUMERICS,
@@ -79,14 +77,13 @@ def cell_hash(
 def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a run that decide its outcome and are not at their default.
 
-    Excludes the seed, options of writing and measuring, and options
-    of components that were not chosen.
+    Excludes the seed, options of writing and measuring, and options of components that were not
+    chosen.
     """
-    passive = (*CADENCE, "hooks.")
     return {
         key: value
         for key, value in stated(flat).items()
-        if key != "seed" and not key.startswith(passive) and not read_instead(key, flat)
+        if not (key == "seed" or key.startswith((*CADENCE, "hooks.")) or read_instead(key, flat))
     }
 
 
@@ -111,7 +108,7 @@ def device_of(facts: Mapping[str, Any]) -> str:
     """Returns the facts about a device that can affect a result, from a manifest's `device`.
 
     One accelerator of several computes like a single one; a CPU that simulates several gives
-    each of them fewer threads, which sum in another order.
+    each of them fewer threads, which sum in a different order.
     """
     count = facts["count"] if facts["platform"] == "cpu" else 1
     return f"{count} x {facts['kind']}"
@@ -147,24 +144,20 @@ class Cell(NamedTuple):
     def state(self) -> str:
         """Returns done, diverged, out of memory, failed, unfinished or missing."""
         status = RunDirectory(self.path).read_status()
-        if status.word == "missing":
-            return MISSING
         if status.word == "done":
             if not self.means():
-                return FAILED  # its evaluation.json cannot be read: no outcome
+                return FAILED  # evaluation.json cannot be read: no outcome
             return DIVERGED if self._got_worse() else DONE
         if status.word == "failed":
             if "NonFinite" in status.reason:
                 return DIVERGED
             return OUT_OF_MEMORY if any(text in status.reason for text in _MEMORY) else FAILED
-        return UNFINISHED
+        return MISSING if status.word == "missing" else UNFINISHED
 
     def reason(self) -> str:
         """Returns the failure that STATUS states."""
         status = RunDirectory(self.path).read_status()
-        if status.word == "done":
-            return "" if self.means() else UNREADABLE
-        return status.reason
+        return UNREADABLE if status.word == "done" and not self.means() else status.reason
 
     def outcome(self, metric: str, target: float | None = None) -> Outcome:
         """Returns the outcome by a metric of the final test scores, and by a target if given."""
@@ -175,11 +168,9 @@ class Cell(NamedTuple):
         rows = RunDirectory(self.path).metrics()
         sign = 1 if larger_is_better(metric, self.metric_facts()) else -1
         scores = [(row["step"], row.get(f"eval/{metric}")) for row in rows]
-        scored = [(step, score) for step, score in scores if score is not None]
-        first = next((step for step, score in scored if sign * score >= sign * target), None)
-        return Outcome(
-            value, state == DIVERGED, first, max((row["step"] for row in rows), default=0)
-        )
+        reached = (n for n, score in scores if score is not None and sign * score >= sign * target)
+        last = max((row["step"] for row in rows), default=0)
+        return Outcome(value, state == DIVERGED, next(reached, None), last)
 
     def means(self, split: str = "test") -> dict[str, Any]:
         """Returns the final scores of a split, with metrics measured later; {} before the end."""
@@ -196,20 +187,18 @@ class Cell(NamedTuple):
         later = read_details(self).get("metrics", {}).get("facts", {})
         first = _read(self.path, "evaluation.json").get("metrics", {})
         target = RunDirectory(self.path).config().evaluation.target if first else None
-        own = {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in first.items()}
-        return {**own, **later}
+        return {**for_target(first, target), **later}
 
     def _got_worse(self) -> bool:
         """Returns whether final test and training losses are above those of an untrained model.
 
-        By more than noise: an untrained model has the loss of a uniform guess, log V,
-        up to a few per cent. A run that learned nothing has a score and is worse by it; one
-        that memorised its few examples and loses more on the test split has overfitted.
+        An untrained model has the loss of a uniform guess, log V, up to a few per cent. Learning
+        nothing and overfitting are no divergence: the score shows them.
         """
         directory = RunDirectory(self.path)
         sizes = directory.manifest().get("sizes", {})
         classes = sizes.get("num_classes") or sizes.get("vocab_size")
-        loss = self.means().get("loss", 0.0)  # one that is missing is told elsewhere
+        loss = self.means().get("loss", 0.0)  # judging reports a missing loss
         if not math.isfinite(loss):
             return True
         untrained = (1 + _NOISE_OF_A_START) * math.log(classes) if classes else math.inf
@@ -217,6 +206,13 @@ class Cell(NamedTuple):
             return False
         trained = [row["train/loss"] for row in directory.metrics() if "train/loss" in row]
         return not (trained and trained[-1] < untrained)
+
+
+def for_target(
+    facts: Mapping[str, Mapping[str, Any]], target: float | None
+) -> dict[str, dict[str, Any]]:
+    """Returns facts about metrics, with the target in the code of those that use one."""
+    return {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in facts.items()}
 
 
 @functools.lru_cache(maxsize=4096)

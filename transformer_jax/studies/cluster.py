@@ -49,22 +49,22 @@ def parse_cluster(
     """Parses `--executor`, `--cells_per_job` and each `--job KEY=VALUE`; None without a cluster.
 
     Raises:
-      InvalidInput: A parameter is not KEY=VALUE, a job has no cells, or options of jobs are given
-        without jobs.
+      InvalidInput: An option is not valid, or is given without `--executor`.
     """
     if kind is None:
-        stated = [] if cells_per_job is None else [f"--cells_per_job={cells_per_job}"]
-        for option in (*stated, *(f"--job={text}" for text in parameters)):
-            raise InvalidInput(f"{option}: only with --executor, one of {', '.join(KINDS)}")
+        stated = [f"--job={text}" for text in parameters]
+        if cells_per_job is not None:
+            stated.insert(0, f"--cells_per_job={cells_per_job}")
+        if stated:
+            raise InvalidInput(f"{stated[0]}: only with --executor, one of {', '.join(KINDS)}")
         return None
-    if cells_per_job is None:
-        cells_per_job = Cluster.cells_per_job
+    cells_per_job = Cluster.cells_per_job if cells_per_job is None else cells_per_job
     if cells_per_job < 1:
         raise InvalidInput(f"--cells_per_job={cells_per_job}: expected an integer >= 1")
     options: dict[str, Any] = {}
     for text in parameters:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
-            raise InvalidInput(f"--job={text}: expected KEY=VALUE, slurm_partition=gpu say")
+            raise InvalidInput(f"--job={text}: expected KEY=VALUE, e.g. slurm_partition=gpu")
         options[key] = int(value) if value.isdigit() else value
     return Cluster(kind, cells_per_job, options)

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Len
@@ -29,9 +29,7 @@ _MOST_ARMS = 64
 _MOST_SEEDS = 10_000
 _LARGEST_STEP = 3.5  # from a value of a tuning's grid to the next
 _UNEVEN = 1.35  # largest factor over the smallest: 1, 3, 10 is even enough
-
-Range = tuple[float | None, float | None]  # None: no end on that side
-
+_SECTIONS = sorted({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
 
 # ---------------------------------------------------------------- simple methods
 
@@ -40,24 +38,21 @@ _OF_LABELS = {
     "linear model": "a linear model",
     "nearest neighbour": "the nearest neighbour",
 }
-# The methods of data/baselines, with their names in a sentence.
+# Methods of data/baselines -> their names in a sentence.
 METHODS = {f"{n}-gram": f"a {n}-gram model" for n in range(1, 7)} | _OF_LABELS
-FLOORS = ("1-gram", "majority")  # read nothing of an example: what a metric cannot fall below
+FLOORS = ("1-gram", "majority")  # read nothing of an example
 
 
 def gate_of(
     asked: Sequence[str] | None, usual: str | None, scores: Mapping[str, Any], split: str = "test"
 ) -> dict[str, Any] | None:
-    """Returns the gate: the score of a simple method that a baseline has to beat.
+    """Returns the gate: a simple method that a baseline has to beat, or None if none is known.
 
     Args:
       asked: Method and reason that a study sealed, or None for the task's usual method.
       usual: The usual method of the task, or None if it has none.
       scores: Method -> split -> metric -> score.
-      split: Split that both are scored on.
-
-    Returns:
-      method, metric, split, score and reason; None if no method is known.
+      split: Split that method and baseline are scored on.
 
     Raises:
       InvalidInput: The sealed method does not apply to the task.
@@ -78,6 +73,7 @@ def gate_of(
 
 # ---------------------------------------------------------------- a study file
 
+Range = tuple[float | None, float | None]  # None: no end on that side
 Text = Annotated[str, Len(1)]
 
 
@@ -98,11 +94,6 @@ class Tuning(BaseModel, extra="forbid", frozen=True):
     def runs_of_an_arm(self) -> int:
         """Number of trials of each arm."""
         return len(self.grid) * len(self.seeds)
-
-    def described(self) -> str:
-        """Describes the grid, for the plan."""
-        values = ", ".join(f"{value:g}" for value in self.grid)
-        return f"{self.key} {values} with {len(self.seeds)} seeds, then a parabola"
 
 
 class Match(BaseModel, extra="forbid"):
@@ -145,15 +136,13 @@ def _read(content: Any, where: str) -> StudyFile:
         # A misspelt entry is also a missing one.
         fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         key = ".".join(map(str, fault["loc"])) or "get_study()"
+        problem = f"{key}={fault['input']!r}: {fault['msg']}"
         if fault["type"] == "extra_forbidden":
             known = [name for m in (StudyFile, Tuning, Match, Gate) for name in m.model_fields]
-            near = suggest(str(fault["loc"][-1]), known)
-            raise InvalidInput(f"{where}: {key!r} is unknown{near}") from error
-        if fault["type"] == "missing":
-            raise InvalidInput(
-                f"{where}: {key} is missing: it is declared before the first cell"
-            ) from error
-        raise InvalidInput(f"{where}: {key}={fault['input']!r}: {fault['msg']}") from error
+            problem = f"{key!r} is unknown{suggest(str(fault['loc'][-1]), known)}"
+        elif fault["type"] == "missing":
+            problem = f"{key} is missing: it is declared before the first cell"
+        raise InvalidInput(f"{where}: {problem}") from error
 
 
 # ---------------------------------------------------------------- a design
@@ -161,28 +150,28 @@ def _read(content: Any, where: str) -> StudyFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Design:
-    """A study before any run: a value that does not depend on the file that it was read from.
+    """A study before any run.
 
     All fields are sealed except exploratory, path, overrides and supersedes.
 
     Attributes:
       question: The question, in one sentence.
-      prediction: What the author expects.
+      prediction: The author's expectation.
       metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
       margin: Smallest difference that matters, in the metric's unit.
-      margin_reason: Why that margin.
+      margin_reason: Reason for the margin.
       looks: Number of seeds of each planned look, ascending.
       base: Name of the baseline, the arm that all others are compared with.
       arms: Name -> changed options (full key -> value), the baseline included.
-      tuning: What each arm tunes, or None if all have the baseline's options.
-      match: (what, option): arms are made equal in params or flops by solving for the option.
+      tuning: The option that each arm tunes, or None if all have the baseline's options.
+      match: (params or flops, option): arms are made equal in it by solving for the option.
       primary: Arms that the question is about, () for all. Others get intervals but no words.
-      target: Score from which on a run has solved its task. Arms are then compared by how many runs
-        reach it, and when.
+      target: Score at which a run has solved its task. Arms are then compared by the number of
+        runs that reach it, and the updates until then.
       gate: (method, reason): the simple method that the baseline has to beat before any verdict, or
         None for the usual one of the task, see data/baselines.
       expected: Arm -> lowest and highest predicted effect, + is better.
-      supersedes: Why the same question is asked again.
+      supersedes: Reason for asking the same question again.
       config: The config that arms change, with the changes of the command line.
       exploratory: Whether it was made on the command line.
       path: Path of the config file.
@@ -236,48 +225,36 @@ class Design:
         Raises:
           InvalidInput: A value of an arm is not allowed, or it sets the tuned option.
         """
+        key, grid = (self.tuning.key, self.tuning.grid) if self.tuning else ("", ())
         for name, changes in self.arms.items():
             self.config_of(name)
-            if self.tuning is not None:
-                if self.tuning.key in changes:
-                    raise InvalidInput(
-                        f"{self.path}: arm {name!r} sets {self.tuning.key}, which is tuned"
-                    )
-                for value in self.tuning.grid:
-                    self.config_of(name, {self.tuning.key: value})
+            if key in changes:
+                raise InvalidInput(f"{self.path}: arm {name!r} sets {key}, which is tuned")
+            for value in grid:
+                self.config_of(name, {key: value})
         return self
 
     def sealed(self) -> dict[str, Any]:
         """Returns the sealed fields as plain JSON; they may not change once a cell has run."""
         base = stated(flatten(self.config_of(self.base)))
-        sealed: dict[str, Any] = {
-            "question": self.question,
-            "prediction": self.prediction,
+        before = ("question", "prediction", "metric", "larger_is_better", "margin", "margin_reason")
+        after = ("arms", "tuning", "match", "primary", "target", "gate", "expected")
+        order = (*before, "looks", "base", "base_config", *after)
+        sealed = {name: getattr(self, name, None) for name in order} | {
             "metric": f"test/{self.metric}",
-            "larger_is_better": self.larger_is_better,
-            "margin": self.margin,
-            "margin_reason": self.margin_reason,
-            "looks": self.looks,
-            "base": self.base,
             "base_config": {key: value for key, value in base.items() if key != "seed"},
-            "arms": self.arms,
-            "tuning": self.tuning.model_dump() if self.tuning else None,
-            "match": self.match,
-            "primary": self.primary,
-            "target": self.target,
-            "gate": self.gate,
-            "expected": self.expected,
+            "tuning": self.tuning and self.tuning.model_dump(),
         }
         return json.loads(json.dumps(sealed))
 
 
-def seal_of(sealed: Mapping[str, Any]) -> str:
-    """Returns the hash of the sealed fields."""
+def seal_of(sealed: Any) -> str:
+    """Returns the hash of sealed fields, or of other plain JSON."""
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
 def load_design(
-    path: str,
+    file: str | ConfigFile,
     overrides: Mapping[str, str] | None = None,
     arms: Sequence[str] = (),
     margin: float | None = None,
@@ -286,7 +263,7 @@ def load_design(
     """Reads a study from a config file, or makes one from `--arm`.
 
     Args:
-      path: Path of the config file.
+      file: Config file, or its path.
       overrides: Changes of the baseline, full key -> text of the value.
       arms: Texts of `--arm`, KEY=VALUE,VALUE[xKEY=VALUE,...].
       margin: With arms: the smallest difference that matters; the metric's usual one if None.
@@ -295,18 +272,7 @@ def load_design(
     Raises:
       InvalidInput: The file has no arms and none were given, or any of it is not allowed.
     """
-    return design_of(ConfigFile(path), overrides, arms, margin, gate)
-
-
-def design_of(
-    file: ConfigFile,
-    overrides: Mapping[str, str] | None = None,
-    arms: Sequence[str] = (),
-    margin: float | None = None,
-    gate: str | None = None,
-) -> Design:
-    """Returns the study of a config file that was run, see load_design."""
-    overrides = overrides or {}
+    file, overrides = ConfigFile(file) if isinstance(file, str) else file, overrides or {}
     config = file.config(overrides)
     for flag, value in (("--margin", margin), ("--gate", gate)):
         if value is not None and not arms:
@@ -334,6 +300,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
     _check_arms(path, arms)
     study = _read(content, where)
     metric, base = study.metric.removeprefix("test/"), study.base or next(iter(arms))
+    primary = study.primary or ()
     others = [name for name in arms if name != base]
     if metric not in METRICS and not is_user_defined(metric):
         raise InvalidInput(
@@ -346,15 +313,15 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
         raise InvalidInput(f"{where}: looks={study.looks}: expected numbers of seeds, ascending")
     if base not in arms:
         raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
-    for what, names in (("primary", study.primary or ()), ("expected", study.expected)):
+    for what, names in (("primary", primary), ("expected", study.expected)):
         for name in names:
             if name not in others:
+                near = suggest(name, others)
                 raise InvalidInput(
-                    f"{where}: {what}: {name!r}: expected arms other than the baseline"
-                    f"{suggest(name, others)}"
+                    f"{where}: {what}: {name!r}: expected arms other than the baseline{near}"
                 )
-    if len(set(study.primary or ())) < len(study.primary or ()):
-        raise InvalidInput(f"{where}: primary={study.primary}: expected each arm once")
+    if len(set(primary)) < len(primary):
+        raise InvalidInput(f"{where}: primary={primary}: expected each arm once")
     for name, ends in study.expected.items():
         numbers = [end for end in ends if end is not None]
         if not numbers or numbers != sorted(numbers):
@@ -370,26 +337,17 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
             f"{where}: gate: by={study.gate.by!r}: expected one of {', '.join(METHODS)}"
             f"{suggest(study.gate.by, METHODS)}"
         )
-    tuning = study.tuning and check_tuning(where, study.tuning, flatten(config))
-    return Design(
-        question=study.question,
-        prediction=study.prediction,
-        metric=metric,
-        margin=study.margin,
-        margin_reason=study.margin_reason,
-        looks=study.looks,
-        base=base,
-        arms={name: dict(changes) for name, changes in arms.items()},
-        tuning=tuning,
-        match=(study.match.by, study.match.field) if study.match else None,
-        primary=study.primary or (),
-        target=study.target,
-        gate=(study.gate.by, study.gate.reason) if study.gate else None,
-        expected=study.expected,
-        supersedes=study.supersedes or "",
-        config=config,
-        path=path,
-    ).check_arms()
+    fields: dict[str, Any] = dict(study) | {
+        "metric": metric,
+        "base": base,
+        "tuning": study.tuning and check_tuning(where, study.tuning, flatten(config)),
+        "match": study.match and (study.match.by, study.match.field),
+        "primary": primary,
+        "gate": study.gate and (study.gate.by, study.gate.reason),
+        "supersedes": study.supersedes or "",
+    }
+    arms = {name: dict(changes) for name, changes in arms.items()}
+    return Design(**fields, arms=arms, config=config, path=path).check_arms()
 
 
 def _check_arms(path: str, arms: Any) -> None:
@@ -407,7 +365,7 @@ def _check_arms(path: str, arms: Any) -> None:
 
 
 def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
-    """Returns a tuning if its option exists and takes all values of an evenly spaced grid.
+    """Returns a tuning, with integers where its option takes them.
 
     Args:
       where: Place in the file, for messages.
@@ -415,7 +373,7 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
       flat: Options of the baseline.
 
     Raises:
-      InvalidInput: Any of it is not allowed.
+      InvalidInput: The option does not exist or does not take all values, or the grid is uneven.
     """
     where, key, grid = f"{where}: tuning", tuning.key, tuning.grid
     option = option_for(key, flat)
@@ -437,28 +395,21 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
 
 
 def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
-    """Returns whether an effect is in its predicted range, by its interval; None is unbounded."""
+    """Returns the agreement of an effect's interval with its predicted range, in words."""
     if interval is None:
         return "not known"
-    (low, high), (least, most) = _numbers(ends), _numbers(interval)
+    low, least = (-math.inf if pair[0] is None else pair[0] for pair in (ends, interval))
+    high, most = (math.inf if pair[1] is None else pair[1] for pair in (ends, interval))
     if low <= least and most <= high:
         return "as expected"
     return "not as expected" if most < low or high < least else "open"
 
 
-def _numbers(ends: Sequence[float | None]) -> tuple[float, float]:
-    low, high = ends
-    return -math.inf if low is None else low, math.inf if high is None else high
-
-
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
     """Returns the direction of a metric, with or without the name of its split.
 
-    Times and norms are better smaller, speeds larger.
-
-    Args:
-      metric: Name of the metric.
-      stored: What runs keep of user-defined metrics; nothing is imported.
+    Smaller is better for times and norms, larger for speeds. `stored` has the facts that runs keep
+    about user-defined metrics, so that nothing is imported.
     """
     name = metric.rsplit("/", 1)[-1]
     if name in METRICS:
@@ -474,7 +425,7 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
 def _quick_study(
     config: ConfigDict, arms: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns what get_study() and get_arms() would return for `--arm`."""
+    """Returns the results that get_study() and get_arms() would have for `--arm`."""
     flat = flatten(config)
     made: dict[str, dict[str, Any]] = {}
     for text in arms:
@@ -537,16 +488,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Parses `KEY=VALUE,VALUE`, or several of these joined by x: their product.
+    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or several of these joined by x.
 
     Args:
-      text: Text of one `--arm`.
+      text: Value of `flag`; x stands for the product.
       flat: Options of the baseline.
       whole_keys: Whether arms are named by full keys instead of their last parts.
-      flag: The flag that the text was given with.
-
-    Returns:
-      Name of the arm -> changed options.
+      flag: The flag, for messages.
     """
     axes = []
     for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):
@@ -560,11 +508,11 @@ def parse_arm(
         second = re.search(r"x\s*((?:config\.)?[a-z]+\.[\w.]*)=", values)
         if second and names_section(second[1]):  # else a file in a value
             raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
-        parse = _parser(option, f"{flag}={text}: {key}")
-        axes.append([(key, value, parse(value)) for value in split_values(values)])
-    last = {key: key.rsplit(".", 1)[-1] for axis in axes for key, *_ in axis}
-    is_clear = len(set(last.values())) == len(last) and not whole_keys
-    short = last if is_clear else {key: key for key in last}
+        where = f"{flag}={text}: {key}"
+        axes.append([(key, value, _parsed(option, value, where)) for value in split_values(values)])
+    short = {key: key.rsplit(".", 1)[-1] for axis in axes for key, *_ in axis}
+    if whole_keys or len(set(short.values())) < len(short):
+        short = {key: key for key in short}
     return {
         " ".join(f"{short[key]}={value}" for key, value, _ in point): {
             key: parsed for key, _, parsed in point
@@ -573,22 +521,16 @@ def parse_arm(
     }
 
 
-def _parser(option: Any, where: str) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            parsed = option.parse(text)
-        except (ValueError, OverflowError):
-            parsed = None
-        says_none = text.lower() in ("none", "null")
-        if not option.accepts(parsed) or (parsed is None and not says_none):
-            near = suggest(text, option.names)
-            raise InvalidInput(f"{where}={text}: expected {option.allowed}{near}")
-        return parsed
-
-    return parse
-
-
-_SECTIONS = sorted({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
+def _parsed(option: Any, text: str, where: str) -> Any:
+    try:
+        parsed = option.parse(text)
+    except (ValueError, OverflowError):
+        parsed = None
+    says_none = text.lower() in ("none", "null")
+    if not option.accepts(parsed) or (parsed is None and not says_none):
+        near = suggest(text, option.names)
+        raise InvalidInput(f"{where}={text}: expected {option.allowed}{near}")
+    return parsed
 
 
 def names_section(key: str) -> bool:

@@ -38,33 +38,29 @@ def run_as_jobs(
 ) -> None:
     """Trains the waiting cells as jobs, whose logs go to `jobs` in workdir.
 
-    Each job gets cells of one arm if possible, to compile once. `workers` receives the lost
-    cells.
+    Each job gets cells of one arm if possible, to compile once. `workers` receives the lost cells.
 
     Raises:
       Stop: A job could not be submitted.
     """
     board, names = workers.board(waiting, total), list(arms)
     order = sorted(waiting, key=lambda cell: (names.index(cell.arm), cell.seed))
+    cells = [(c.arm, arms[c.arm].changes, arms[c.arm].hash, c.seed) for c in order]
     size = cluster.cells_per_job
-    jobs = [order[start : start + size] for start in range(0, len(order), size)]
-    reported: set[Cell] = set()
+    batches = [cells[start : start + size] for start in range(0, len(cells), size)]
+    unreported = dict.fromkeys(waiting)
     failed = {cell: cell.reason() for cell in waiting if cell.state() in ENDED}  # tried again
 
     def report_ended(is_last: bool = False) -> None:
-        for cell in waiting:
-            state = cell.state()
-            if not is_last and state in ENDED and failed.get(cell) == cell.reason():
-                continue  # its job has not begun
-            if cell not in reported and state in ENDED:
-                reported.add(cell)
-                board.ended(cell, state, "" if state == DONE else cell.reason())
+        for cell in list(unreported):
+            state, reason = cell.state(), cell.reason()
+            has_begun = is_last or failed.get(cell) != reason
+            if state in ENDED and has_begun:
+                del unreported[cell]
+                board.ended(cell, state, "" if state == DONE else reason)
 
-    workers.progress.say(f"jobs   {len(jobs)} with {len(order)} cells ({cluster.kind})")
-    what = (design, str(root.absolute()), workers.estimate)
-    batches = [
-        [(c.arm, a.changes, a.hash, c.seed) for c in job for a in [arms[c.arm]]] for job in jobs
-    ]
+    workers.progress.say(f"jobs   {len(batches)} with {len(cells)} cells ({cluster.kind})")
+    what = (os.getcwd(), design, str(root.absolute()), workers.estimate)
     logs = inside(workdir, "jobs")
     logs.mkdir(parents=True, exist_ok=True)
     executor, submitted = cluster.executor(logs), []
@@ -72,7 +68,7 @@ def run_as_jobs(
         for batch in batches:
             if workers.stop.signal is None:
                 with _interrupts_left_to_us(cluster):
-                    submitted.append(executor.submit(train_cells, os.getcwd(), *what, batch))
+                    submitted.append(executor.submit(train_cells, *what, batch))
     except Exception as error:
         _end(cluster, submitted)
         raise Stop(f"--executor={cluster.kind}: {str(error).partition(chr(10))[0]}") from error
@@ -80,7 +76,7 @@ def run_as_jobs(
         if workers.stop.signal is not None:
             _end(cluster, submitted)
             if cluster.kind == "slurm":
-                break  # which tells those that run to save, and waits for them
+                break  # Slurm makes running jobs save, and waits for them
         report_ended()
         time.sleep(_POLL)
     report_ended(is_last=True)
@@ -97,9 +93,8 @@ def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
     They belong to the terminal's group too, and submitit's controller would kill them.
     """
     before = None
-    if cluster.kind != "slurm":
-        with contextlib.suppress(ValueError):  # only the main thread may set handlers
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(ValueError):  # only the main thread may set handlers
+        before = None if cluster.kind == "slurm" else signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
@@ -112,7 +107,7 @@ def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
     for job in submitted:
         if cluster.kind == "slurm":
             job.cancel()
-        elif not job.done():  # whose controller kills at `cancel`, and passes SIGTERM on
+        elif not job.done():  # submitit's controller kills at `cancel`, and passes SIGTERM on
             os.kill(int(job.job_id), signal.SIGTERM)
 
 
@@ -123,7 +118,7 @@ def train_cells(
     estimate: Estimate,
     batch: Sequence[tuple[str, dict[str, Any], str, int]],
 ) -> list[str]:
-    """Trains cells in a job, for a study that another process has sealed and will judge.
+    """Trains cells in a job, for a study that another process has sealed; returns their states.
 
     Args:
       cwd: Directory where the study was started.
@@ -131,9 +126,6 @@ def train_cells(
       root: Directory that holds `cells`.
       estimate: Number of members at a time, and duration of cells.
       batch: (arm or trial of its tuning, its changes, folder of its cells, seed) of each cell.
-
-    Returns:
-      The state of each cell.
 
     Raises:
       SystemExit: A signal was received under Slurm; the cells were saved.
@@ -143,19 +135,20 @@ def train_cells(
     with StopSignal() as stop:
         arms: dict[str, Arm] = {}
         for name, changes, folder, _ in batch:
-            if name not in arms:
-                of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
-                arms[name] = ArmBuilder(of_arm).make(name, name)
-                arms[name].find_folder(estimate.members)
-                if arms[name].hash != folder:
-                    raise Stop(
-                        f"{name}: code, jax or device differ from where the study was launched; "
-                        "launch it from a node like this one (local jobs see no GPU without "
-                        "--job=gpus_per_node=N)"
-                    )
+            if name in arms:
+                continue
+            of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
+            arms[name] = ArmBuilder(of_arm).make(name, name)
+            arms[name].find_folder(estimate.members)
+            if arms[name].hash != folder:
+                raise Stop(
+                    f"{name}: code, jax or device differ from where the study was launched; "
+                    "launch it from a node like this one (local jobs see no GPU without "
+                    "--job=gpus_per_node=N)"
+                )
         cells = [arms[name].cell(Path(root), seed) for name, _, _, seed in batch]
         Workers(estimate, Progress(), stop).run(arms, cells, len(cells))
         if stop.signal is not None and "SLURM_JOB_ID" in os.environ:
-            # No result is left: a job that goes back into the queue has not ended. sacct tells.
+            # No result is left, since a requeued job has not ended; sacct shows its state.
             raise SystemExit(128 + stop.signal)
         return [cell.state() for cell in cells]

@@ -1,12 +1,11 @@
-"""The same question at several scales: one option of the baseline at ascending values.
+"""The same question at several scales: a study per value of one option of the baseline.
 
-Each rung is a study with the same arms and seeds; all are planned before one runs.
 ladder.json, ladder.md and a figure show their verdicts together.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,34 +65,32 @@ def ladder_of(text: str, design: Design) -> Ladder:
     for name, changes in design.arms.items():
         if key in changes:
             raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")
-    return Ladder(key, {value: _rung(design, key, value) for value in values})
-
-
-def _rung(design: Design, key: str, value: float) -> Design:
-    overrides = {**design.overrides, key: str(value)}
-    config = changed(design.config, {key: value})
-    return dataclasses.replace(design, config=config, overrides=overrides).check_arms()
+    rungs = {}
+    for value in values:
+        overrides = {**design.overrides, key: str(value)}
+        config = changed(design.config, {key: value})
+        rung = dataclasses.replace(design, config=config, overrides=overrides)
+        rungs[value] = rung.check_arms()
+    return Ladder(key, rungs)
 
 
 def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
-    """Records what a ladder asks, before its first cell; without `write`, only checks.
+    """Records a ladder's question before its first cell; without `write`, only checks.
 
     Raises:
-      InvalidInput: Another ladder was begun there.
+      InvalidInput: A different ladder was begun there.
     """
     now: dict[str, Any] = {"key": ladder.key, "values": list(ladder.rungs)}
     file = inside(workdir, FILE)
-    if not file.exists():
-        if write:
-            workdir.mkdir(parents=True, exist_ok=True)
-            write_json(workdir, FILE, now)
-        return
-    stored = read_json(file)
-    if {key: stored.get(key) for key in now} != now:
+    stored = read_json(file) if file.exists() else now
+    if any(stored.get(key) != value for key, value in now.items()):
         asked = f"{stored.get('key')}={','.join(f'{v:g}' for v in stored.get('values', ()))}"
         raise InvalidInput(
             f"--workdir={workdir}: already holds the ladder {asked}; choose another --workdir"
         )
+    if write and stored is now:
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_json(workdir, FILE, now)
 
 
 def rung_path(workdir: Path, key: str, value: float) -> Path:
@@ -127,23 +124,19 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
                 arm: [{key: v["arms"][arm].get(key) for key in fields} for v in verdicts]
                 for arm in first["arms"]
             },
-            "optima": _optima(studies),
+            "optima": _optima(studies, verdicts),
         }
     )
     write_json(workdir, FILE, judged)
     replace(workdir, "ladder.md", ladder_text(judged))
-    _draw(workdir, judged, studies)
-    return judged
-
-
-def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) -> None:
-    """Draws scores over the option that all arms set, a line per rung."""
+    # A chart of the scores over the option that all arms set, a line per rung.
     series: list[dict[str, Any]] = []
-    chart: Mapping[str, Any] = {}
-    for index, (value, study) in enumerate(zip(ladder["values"], studies, strict=True)):
-        named = {"name": rung_name(ladder["key"], value), "index": index}
-        for part in sweep_charts(study, study.verdicts()):
-            if part["xLabel"] in ladder["optima"]:
+    chart: dict[str, Any] = {}
+    rungs = zip(ladder.rungs, studies, verdicts, strict=True)
+    for index, (value, study, shown) in enumerate(rungs):
+        named = {"name": rung_name(ladder.key, value), "index": index}
+        for part in sweep_charts(study, shown):
+            if part["xLabel"] in judged["optima"]:
                 chart = part
                 series += [{**line, **named} for line in part["series"]]
     if series:
@@ -151,18 +144,21 @@ def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) ->
             from transformer_jax.studies.figures import draw_lines
 
             draw_lines(workdir, "ladder", {**chart, "series": series})
+    return judged
 
 
-def _optima(studies: Sequence[Study]) -> dict[str, Any]:
+def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns option that all arms set -> its best value at each rung, and its factor of change.
 
     The factor is from the first to the last rung with a best value.
     """
     optima: dict[str, dict[str, Any]] = {}
-    for key, groups in sweeps_of(studies[0], studies[0].verdicts()).items():
+    for key, groups in sweeps_of(studies[0], verdicts[0]).items():
         if list(groups) != [""]:
             continue
-        by_rung = [optimum_of(study, study.verdicts(), key, groups[""]) for study in studies]
+        by_rung = [
+            optimum_of(*rung, key, groups[""]) for rung in zip(studies, verdicts, strict=True)
+        ]
         found = [(n, optimum) for n, optimum in enumerate(by_rung) if not isinstance(optimum, str)]
         optima[key] = {"by_rung": by_rung}
         if len(found) > 1:
@@ -173,44 +169,32 @@ def _optima(studies: Sequence[Study]) -> dict[str, Any]:
 
 def ladder_text(ladder: Mapping[str, Any]) -> str:
     """Returns the ladder as Markdown: best values of a swept option, and a row per arm and rung."""
+    values = ladder["values"]
     rows = [
-        [
-            arm,
-            f"{value:g}",
-            signed(optimum["mean"]),
-            spell_interval(optimum["interval"]),
-            optimum["words"],
-        ]
+        [arm, f"{value:g}", signed(v["mean"]), spell_interval(v["interval"]), v["words"]]
         for arm, by_rung in ladder["arms"].items()
-        for value, optimum in zip(ladder["values"], by_rung, strict=True)
+        for value, v in zip(values, by_rung, strict=True)
     ]
     heads = ["arm", ladder["key"], f"{ladder['metric']}, difference", "interval", "verdict"]
-    scores = ", ".join(
-        f"{spell(score)} at {value:g}"
-        for score, value in zip(ladder["scores"], ladder["values"], strict=True)
-    )
+    pairs = zip(ladder["scores"], values, strict=True)
+    scores = ", ".join(f"{spell(score)} at {value:g}" for score, value in pairs)
     head = (
         f"# {ladder['question']}\n\nOver {ladder['key']}; + is better than {ladder['base']}. "
         f"Each rung is a study of its own. The baseline: {scores}.\n"
     )
-    return "\n".join([head, *_best_values(ladder), "", as_markdown(heads, rows)])
-
-
-def _best_values(ladder: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each option that all arms set: the location of its best value."""
     sentences = []
     for key, optimum in ladder["optima"].items():
-        found = [
+        found = ", ".join(
             f"{best if isinstance(best, str) else _spelled(best)} at {value:g}"
-            for value, best in zip(ladder["values"], optimum["by_rung"], strict=True)
-        ]
+            for value, best in zip(values, optimum["by_rung"], strict=True)
+        )
         says = f"the best {key}"
         if "moved" in optimum:
-            start, end = (ladder["values"][place] for place in optimum["between"])
+            start, end = (values[place] for place in optimum["between"])
             says += f" moves by x {_spelled(optimum['moved'])} from {start:g} to {end:g}"
         by = "by a parabola, 95 % each; ends beyond what was tried are extrapolated"
-        sentences.append(f"- **{says}**: {', '.join(found)} ({by})")
-    return sentences
+        sentences.append(f"- **{says}**: {found} ({by})")
+    return "\n".join([head, *sentences, "", as_markdown(heads, rows)])
 
 
 def _spelled(best: Mapping[str, Any]) -> str:
@@ -241,7 +225,7 @@ def run_ladder(
       InvalidInput: The data of a rung is missing, or an arm does not fit it; nothing ran.
       CellsLost: Some cells failed; all others ran, and possible verdicts were written.
     """
-    from transformer_jax.studies.running import planned, seconds_to_come
+    from transformer_jax.studies.running import planned
     from transformer_jax.studies.workers import CellsLost
 
     workdir, progress = Path(workdir), progress or Progress()
@@ -249,17 +233,18 @@ def run_ladder(
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(progress))
         stop, launches = stack.enter_context(StopSignal()), {}
+        options |= {"progress": progress, "stop": stop, "dry_run": dry_run}
         for value, design in ladder.rungs.items():
             name, path = rung_name(ladder.key, value), rung_path(workdir, ladder.key, value)
             progress.say(f"plan   {name}: {design.path}, compared with {design.base}")
             shared = root or (None if Study(path).record else workdir.absolute().parent)
-            rung = planned(
-                design, path, seeds, progress, stop, dry_run=dry_run, root=shared, **options
-            )
-            with _named(name):
+            try:
+                rung = planned(design, path, seeds, root=shared, **options)
                 launches[name] = stack.enter_context(rung)
+            except InvalidInput as error:
+                raise InvalidInput(f"{name}: {error}") from error
             stop.end("interrupted before anything was trained")
-        seconds = sum(sum(seconds_to_come(launch).values()) for launch in launches.values())
+        seconds = sum(sum(launch.seconds_to_come().values()) for launch in launches.values())
         progress.say(f"total  {len(launches)} studies, in all about {clock(seconds)}")
         if dry_run:
             return {}
@@ -276,11 +261,3 @@ def run_ladder(
         tried = "--retry tries them again; STATUS says why, and error.txt for a fault in code"
         raise CellsLost("\n".join([*lost[:5], tried]))
     return judged
-
-
-@contextlib.contextmanager
-def _named(name: str) -> Generator[None]:
-    try:
-        yield
-    except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}") from error

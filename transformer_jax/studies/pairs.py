@@ -3,18 +3,15 @@
 Scores are those of the validation split, so that nobody selects on the test split.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
-
-from ml_collections import ConfigDict
 
 from transformer_jax.config_files import changed, flatten, refuse_foreign_modules
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.arms import ArmBuilder, nothing_to_run, scored_on_other_data, unmatched
+from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data, unmatched
 from transformer_jax.studies.cells import (
     DIVERGED,
     DONE,
@@ -31,7 +28,7 @@ from transformer_jax.studies.workers import Workers
 from transformer_jax.training.evaluation import refuse_unknown_bytes
 
 _BASE, _CHANGE = "base", "change"
-# Failures that say nothing of the change: what a full or a foreign disk gives.
+# Failures that do not depend on the change: a full disk, or one without permission.
 _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREADABLE)
 
 
@@ -59,35 +56,33 @@ class TrainedPairs:
         """
         self._where, self._told = journal.path, spelled(this.change)
         self._progress, self._stop, self._root = progress, stop, root
-        self._asked = journal.begun or {}
+        asked = journal.begun or {}
         config = changed(journal.config(), texts=this.base)
         refuse_foreign_modules(config, allow)
-        self._design = _design_of(config, this.change, self._asked["metric"])
+        after = flatten(changed(config, texts=this.change))
+        arms = {_BASE: {}, _CHANGE: {key: after[key] for key in this.change}}
+        self._design = Design(metric=asked["metric"], base=_BASE, arms=arms, config=config)
         builder = ArmBuilder(self._design)
         with progress.busy("preparing base and change"):
             self._arms = builder.arms()
         for arm in self._arms.values():
             arm.find_folder(1)
-        tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
-        refuse_unknown_bytes(tasks[_BASE], self._asked["metric"])
-        if scored_on_other_data(tasks, _BASE):
+        refuse_unknown_bytes(self._arms[_BASE].prepared.task, asked["metric"])
+        if scored_on_other_data(self._arms, _BASE):
             self._refuse("what it is scored on is not the base's, so that no scores compare")
         with progress.busy("looking whether the change took"):
             builder.certificates(self._arms, {})
         baselines = builder.baselines(self._arms[_BASE])
         try:
-            self._gate = gate_of(
-                self._asked["gate"], baselines.gate, baselines.scores, "validation"
-            )
+            self._gate = gate_of(asked["gate"], baselines.gate, baselines.scores, "validation")
         except InvalidInput as error:
             message = str(error).partition("gate: by=")[2]
             raise InvalidInput(f"--gate={message}") from error
-        costs = {name: arm.cost for name, arm in self._arms.items()}
-        self.cost: Sequence[str] = [line.partition(": ")[2] for line in unmatched(costs, _BASE)]
+        self.cost: Sequence[str] = [*unmatched(self._arms, _BASE).values()]
 
     def missing(self, seeds: Sequence[int]) -> int:
         """Returns how many pairs are missing."""
-        pairs = [self._pair(seed) for seed in seeds]
+        pairs = map(self._pair, seeds)
         return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
 
     def train(self, seeds: Sequence[int]) -> None:
@@ -103,23 +98,33 @@ class TrainedPairs:
         pairs = [self._pair(seed) for seed in seeds]
         if 0 in seeds:  # the screening: a base that has not learned is not worth the rest
             self._run([base for base, _ in pairs])
-            self._refuse_a_base_that_has_not_learned(seeds)
+            if self._gate is not None:
+                metric = self._gate["metric"]
+                values = [base.means("validation")[metric] for base, _ in pairs]
+                learned = whether_learned(self._gate, values)
+                if not learned["passed"]:
+                    raise InvalidInput(
+                        f"--base={self._where}: the base has not learned: {learned['told']}\n"
+                        "train it longer, or begin in another --base with another --gate"
+                    )
         self._run([cell for pair in pairs for cell in pair])
-        self._refuse_what_does_not_compare(seeds[0])
+        base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in pairs[0])
+        if apart := scored_otherwise(base, change, self._design.metric):
+            self._refuse(apart[0])
 
     def _run(self, cells: Sequence[Cell]) -> None:
         waiting = [cell for cell in cells if cell.state() not in OUTCOMES]
         if waiting:
-            workers = Workers(nothing_to_run(self._arms), self._progress, self._stop)
+            workers = Workers(Estimate(1), self._progress, self._stop)
             workers.run(self._arms, waiting, len(cells))
             self._stop.end("interrupted, the running cells are saved; the same change goes on")
         for cell in cells:
-            state = cell.state()
-            message = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
-            failed_here = state == FAILED and cell.reason().startswith(_OF_THE_MACHINE)
-            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here and cell.arm == _BASE:
-                raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
+            state, reason = cell.state(), cell.reason()
+            message = f"seed {cell.seed} {state} {reason}".rstrip()
+            failed_here = state == FAILED and reason.startswith(_OF_THE_MACHINE)
             if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here:
+                if cell.arm == _BASE:
+                    raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
                 raise CannotTrain(message)
             if state != DONE:
                 raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
@@ -130,10 +135,8 @@ class TrainedPairs:
         differences = []
         for pair in map(self._pair, seeds):
             if all(cell.state() == DONE for cell in pair):
-                base_score, arm_score = (
-                    cell.means("validation")[self._design.metric] for cell in pair
-                )
-                differences.append(sign * (arm_score - base_score))
+                base, change = (cell.means("validation")[self._design.metric] for cell in pair)
+                differences.append(sign * (change - base))
         return differences
 
     def _pair(self, seed: int) -> list[Cell]:
@@ -141,28 +144,3 @@ class TrainedPairs:
 
     def _refuse(self, why: str) -> None:
         raise InvalidInput(f"--change={self._told}: {why}")
-
-    def _refuse_what_does_not_compare(self, seed: int) -> None:
-        base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in self._pair(seed))
-        apart = scored_otherwise(base, change, self._design.metric)
-        if apart:
-            self._refuse(apart[0])
-
-    def _refuse_a_base_that_has_not_learned(self, seeds: Sequence[int]) -> None:
-        gate = self._gate
-        if gate is None:
-            return
-        values = [self._pair(seed)[0].means("validation")[gate["metric"]] for seed in seeds]
-        learned = whether_learned(gate, values)
-        if not learned["passed"]:
-            raise InvalidInput(
-                f"--base={self._where}: the base has not learned: {learned['told']}\n"
-                "train it longer, or begin in another --base with another --gate"
-            )
-
-
-def _design_of(config: ConfigDict, change: Mapping[str, str], metric: str) -> Design:
-    """Returns base and change as the two arms of a design."""
-    after = flatten(changed(config, texts=change))
-    arms: dict[str, dict[str, Any]] = {_BASE: {}, _CHANGE: {key: after[key] for key in change}}
-    return Design(metric=metric, base=_BASE, arms=arms, config=config)

@@ -1,9 +1,8 @@
-"""One change after another of a growing base: screened, confirmed on fresh seeds, kept or not.
+"""One change after another of a growing base: screened, confirmed on fresh seeds, kept or dropped.
 
-The screening compares a change and the base over the same few seeds for all changes, and gives no
-word. Good changes are trained again, with the base, on seeds that decided nothing, one
-pair after another, until the e-value suffices (kept), the evidence turns or the seeds are used up
-(dropped), or the time is used up (undecided; it can be continued). See `e_value`.
+The screening has the same few seeds for all changes. A good change is then trained with the base on
+fresh seeds, until the e-value suffices (kept), the evidence turns or the seeds are used up
+(dropped), or the time is used up (undecided; it can be continued).
 """
 
 import contextlib
@@ -30,7 +29,7 @@ from transformer_jax.studies.study import now
 
 FDR = 0.05  # share of kept changes that may be expected to be false
 PRIOR = 2.0  # variance of the effect, in deviations of a difference, under the prior
-SCREENING = 3  # seeds that say whether a change is worth confirming
+SCREENING = 3  # seeds that show if a change is worth confirming
 FEWEST, MOST = 4, 16  # seeds of a confirmation
 _FALL = 1.3
 _ROUNDING = 1e-9  # of a difference
@@ -116,15 +115,8 @@ _FIRST_FRESH = 100  # seeds of confirmations; screening has the first ones
 
 
 class Confirmation(NamedTuple):
-    """A test of a change on fresh seeds.
+    """A test of a change: the e-value at which it is kept, and fresh seeds, to be used in order."""
 
-    Attributes:
-      test: Its number among all confirmations, from 1 on.
-      needed: E-value at which the change is kept.
-      seeds: Seeds that may be used, in this order.
-    """
-
-    test: int
     needed: float
     seeds: range
 
@@ -143,8 +135,8 @@ class Try(NamedTuple):
     number: int
     change: dict[str, str]
     base: dict[str, str]
-    confirmation: Confirmation | None
-    ended: dict[str, Any] | None
+    confirmation: Confirmation | None = None
+    ended: dict[str, Any] | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -153,20 +145,13 @@ class Try(NamedTuple):
 
 
 class Journal:
-    """The record of everything that was tried in a folder.
-
-    Attributes:
-      path: Path of the folder.
-    """
+    """The record of all tries in the folder `path`."""
 
     def __init__(self, path: str | Path) -> None:
         """Reads nothing yet."""
         self.path = Path(path)
+        self._rows = AppendedRows(self.path, "journal.jsonl")
         self._made: dict[str, dict[str, Any]] = {}  # base and change -> config, flattened
-
-    @property
-    def _rows(self) -> AppendedRows:
-        return AppendedRows(self.path, "journal.jsonl")
 
     def begin(self, config: ConfigDict, facts: Mapping[str, Any]) -> None:
         """Writes the config of the base and the first event, with metric, margin and gate."""
@@ -174,7 +159,8 @@ class Journal:
         self._made.clear()
         text = to_json(config)
         replace(self.path, "base.json", text)
-        self.add("begun", {"config_sha256": _sha256(text), **facts})
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        self.add("begun", {"config_sha256": digest, **facts})
 
     def add(self, event: str, facts: Mapping[str, Any]) -> None:
         """Appends an event."""
@@ -183,8 +169,8 @@ class Journal:
     @property
     def begun(self) -> dict[str, Any] | None:
         """Returns the settings fixed at the beginning, or None before it."""
-        begun_rows = [row for row in self._rows.rows() if row["event"] == "begun"]
-        return begun_rows[-1] if begun_rows else None
+        rows = [row for row in self._rows.rows() if row["event"] == "begun"]
+        return rows[-1] if rows else None
 
     def may_begin(self) -> bool:
         """Returns whether nothing was tried yet, so that all settings may change."""
@@ -198,8 +184,8 @@ class Journal:
         """
         file = inside(self.path, "base.json")
         text = file.read_text(encoding="utf-8") if file.exists() else ""
-        begun = self.begun
-        if begun is None or _sha256(text) != begun["config_sha256"]:
+        digest, begun = hashlib.sha256(text.encode()).hexdigest(), self.begun
+        if begun is None or digest != begun["config_sha256"]:
             raise InvalidInput(
                 f"{file}: it was edited since the first try; begin in another --base"
             )
@@ -209,14 +195,14 @@ class Journal:
         """Returns all tries, oldest first."""
         tries: dict[int, Try] = {}
         for row in self._rows.rows():
-            if row["event"] == "tried":
-                tries[row["try"]] = Try(row["try"], row["change"], row["base"], None, None)
-            elif row["event"] == "confirming":
-                seeds = range(row["seeds"][0], row["seeds"][1])
-                confirmation = Confirmation(row["test"], row["needed"], seeds)
-                tries[row["try"]] = tries[row["try"]]._replace(confirmation=confirmation)
-            elif row["event"] == "ended":
-                tries[row["try"]] = tries[row["try"]]._replace(ended=row)
+            event, number = row["event"], row.get("try", 0)
+            if event == "tried":
+                tries[number] = Try(number, row["change"], row["base"])
+            elif event == "confirming":
+                confirmation = Confirmation(row["needed"], range(*row["seeds"]))
+                tries[number] = tries[number]._replace(confirmation=confirmation)
+            elif event == "ended":
+                tries[number] = tries[number]._replace(ended=row)
         return list(tries.values())
 
     def base(self) -> dict[str, str]:
@@ -240,7 +226,7 @@ class Journal:
 
         def made(change: Mapping[str, str]) -> dict[str, Any]:
             key = json.dumps([base, change], sort_keys=True)
-            if key not in self._made:  # of earlier tries too, whose configs are asked for each time
+            if key not in self._made:
                 self._made[key] = flatten(changed(before, texts=change))
             return self._made[key]
 
@@ -252,13 +238,13 @@ class Journal:
                 if is_part
                 else attempt.base == base
             )
-            # However a value is spelled: .01 is 1e-2. On the base of now it may be none.
-            with contextlib.suppress(InvalidInput):
+            # Equal values may be spelled differently: .01 is 1e-2.
+            with contextlib.suppress(InvalidInput):  # on the present base it may be invalid
                 if may_be and made(attempt.change) == after:
                     return attempt
         if is_part:
             raise InvalidInput(f"--change={spelled(change)}: the base has it already")
-        return Try(len(self.tries()) + 1, dict(change), base, None, None)
+        return Try(len(self.tries()) + 1, dict(change), base)
 
     def note(self, this: Try) -> None:
         """Records a try, if it is new."""
@@ -268,15 +254,12 @@ class Journal:
     def confirm(self, number: int) -> Confirmation:
         """Spends a confirmation on a try; returns its fresh seeds and the required e-value."""
         tries = self.tries()
-        confirmations = [
-            attempt.confirmation for attempt in tries if attempt.confirmation is not None
-        ]
+        used = [attempt.confirmation.seeds.stop for attempt in tries if attempt.confirmation]
         num_kept = sum(attempt.is_kept for attempt in tries)
-        test = len(confirmations) + 1
-        first = max((attempt.seeds.stop for attempt in confirmations), default=_FIRST_FRESH)
-        confirmation = Confirmation(test, needed(test, num_kept), range(first, first + MOST))
+        test, first = len(used) + 1, max(used, default=_FIRST_FRESH)
+        confirmation = Confirmation(needed(test, num_kept), range(first, first + MOST))
         facts = {"test": test, "kept_before": num_kept, "needed": confirmation.needed}
-        self.add("confirming", {"try": number, **facts, "seeds": [first, confirmation.seeds.stop]})
+        self.add("confirming", {"try": number, **facts, "seeds": [first, first + MOST]})
         return confirmation
 
     def level_left(self) -> float:
@@ -290,10 +273,6 @@ def spelled(change: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in change.items())
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 # ---------------------------------------------------------------- referee
 
 _TIME_IS_UP = "the time is used up; the same change again goes on"
@@ -304,11 +283,7 @@ class CannotTrain(Exception):
 
 
 class Referee:
-    """Tries changes in one folder.
-
-    Attributes:
-      journal: A journal that has begun.
-    """
+    """Tries changes in the folder of a journal that has begun."""
 
     def __init__(
         self,
@@ -317,7 +292,7 @@ class Referee:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes a journal that has begun; `pairs_of` returns pairs.TrainedPairs for a try."""
+        """Trains nothing yet; `pairs_of` returns pairs.TrainedPairs for a try."""
         self.journal, self._pairs_of = journal, pairs_of
         self._progress, self._clock = progress, clock
         self._pair_seconds = 0.0  # of the last pairs that were trained
@@ -338,24 +313,25 @@ class Referee:
         this, began = self.journal.try_of(change), self._clock()
         if this.ended is not None and this.ended["outcome"] != UNDECIDED:
             return {**this.ended, "known": True}
-        pairs, confirmation = self._pairs_of(this), this.confirmation
+        pairs, confirmation, ends = self._pairs_of(this), this.confirmation, began + budget
         self.journal.note(this)
         screened: list[float] = []
         fresh: list[float] = []
         outcome, reason = DROPPED, "it does not look good in the screening"
         try:
-            screened = self._screen(this, pairs, began + budget)
-            if len(screened) < SCREENING:
+            is_trained = self._train(pairs, range(SCREENING), ends)
+            screened = pairs.differences(range(SCREENING))
+            if not is_trained:
                 outcome, reason = UNDECIDED, _TIME_IS_UP
-            elif confirmation is None and looks_good(self._beyond_margin(screened)):
-                confirmation = self.journal.confirm(this.number)
+            elif confirmation is None:
+                self.journal.add("screened", {"try": this.number, "differences": screened})
+                if looks_good(self._beyond_margin(screened)):
+                    confirmation = self.journal.confirm(this.number)
             if confirmation is not None:
-                outcome, reason = self._confirm(confirmation, pairs, fresh, began + budget)
+                outcome, reason = self._confirm(confirmation, pairs, fresh, ends)
         except CannotTrain as error:
             outcome, reason = DROPPED, str(error)
         before = (this.ended or {}).get("seconds", 0.0)
-        decided = self._beyond_margin(fresh)
-        low, high = anytime_interval(fresh)
         facts = {
             "try": this.number,
             "change": this.change,
@@ -363,9 +339,9 @@ class Referee:
             "reason": reason,
             "estimate": float(np.mean(fresh)) if fresh else None,
             "screening": float(np.mean(screened)) if screened else None,
-            "interval": [_finite(low), _finite(high)],
+            "interval": [end if math.isfinite(end) else None for end in anytime_interval(fresh)],
             "seeds": len(fresh),
-            "e_value": float(e_value(decided)) if fresh else None,
+            "e_value": float(e_value(self._beyond_margin(fresh))) if fresh else None,
             "needed": confirmation.needed if confirmation else None,
             "level_left": self.journal.level_left(),
             "cost": list(pairs.cost),
@@ -373,17 +349,6 @@ class Referee:
         }
         self.journal.add("ended", facts)
         return facts
-
-    def _screen(self, this: Try, pairs: Any, ends: float) -> list[float]:
-        """Returns the differences of the screening; fewer if the time is used up."""
-        seeds = range(SCREENING)
-        is_trained = self._train(pairs, seeds, ends)
-        differences = pairs.differences(seeds)
-        if not is_trained:
-            return differences
-        if this.confirmation is None:
-            self.journal.add("screened", {"try": this.number, "differences": differences})
-        return differences
 
     def _train(self, pairs: Any, seeds: Sequence[int], ends: float) -> bool:
         """Trains missing pairs and returns True, or False if time is up or pairs took too long."""
@@ -416,7 +381,3 @@ class Referee:
     def _beyond_margin(self, differences: Sequence[float]) -> list[float]:
         margin = (self.journal.begun or {})["margin"]
         return [difference - margin for difference in differences]
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

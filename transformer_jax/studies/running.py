@@ -13,7 +13,7 @@ from transformer_jax.config_files import flatten
 from transformer_jax.errors import InvalidInput, in_one_line
 from transformer_jax.resolve import unread
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import as_plain, inside
+from transformer_jax.runs.files import as_plain, inside, refuse_foreign_files
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import command_line, surroundings
@@ -21,9 +21,9 @@ from transformer_jax.studies import tables
 from transformer_jax.studies.arms import (
     Arm,
     ArmBuilder,
+    Estimate,
     calibrate,
     members_of,
-    nothing_to_run,
     scored_on_other_data,
     unmatched,
 )
@@ -34,16 +34,7 @@ from transformer_jax.studies.jobs import run_as_jobs
 from transformer_jax.studies.judging import family_of, judge_study, level_of_contrast
 from transformer_jax.studies.statistics import detectable, lowest_point
 from transformer_jax.studies.study import Study, changed_since, way_to
-from transformer_jax.studies.tables import (
-    BASELINE_HEADS,
-    baseline_rows,
-    clock,
-    direction,
-    signed,
-    spell,
-    spell_changes,
-    table_text,
-)
+from transformer_jax.studies.tables import clock, signed, spell
 from transformer_jax.studies.workers import Workers, measure_later
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
@@ -59,23 +50,21 @@ def tune(
     """Runs the trials of all arms and returns the values that they chose.
 
     Returns:
-      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` per seed and grid value
+      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` per grid value and seed
       (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, or "".
     """
     assert design.tuning is not None
     key, grid, seeds = design.tuning.key, design.tuning.grid, design.tuning.seeds
+    names = {(arm, value): f"{arm} | {key}={value:g}" for arm in arms for value in grid}
     trials = {
-        f"{name} | {key}={value:g}": builder.make(
-            f"{name} | {key}={value:g}", name, {**arm.matched, key: value}
-        )
-        for name, arm in arms.items()
-        for value in grid
+        name: builder.make(name, arm, {**arms[arm].matched, key: value})
+        for (arm, value), name in names.items()
     }
     means = run_trials(trials, seeds)
     sign = -1.0 if design.larger_is_better else 1.0
-    chosen = {}
-    for name in arms:
-        rows = [means[f"{name} | {key}={value:g}"] for value in grid]
+    tuned = {}
+    for name, arm in arms.items():
+        rows = [means[names[name, value]] for value in grid]
         # A metric may have no value, such as the updates to a target that was never reached.
         scores = [[(row or {}).get(design.metric) for row in of_value] for of_value in rows]
         losses = [sign * _mean(of_value, math.inf * sign) for of_value in scores]
@@ -83,32 +72,23 @@ def tune(
         refused = f"its best {key} is at the edge of the grid" if best is None else ""
         if any(row is None for of_value in rows for row in of_value):
             refused = "some trials of its tuning have no outcome"
-        tried = grid[min(range(len(grid)), key=losses.__getitem__)]
-        near = (float(f"{best if best is not None else tried:.3g}"), round(best or tried), tried)
-        changes = arms[name].matched
-        chosen[name] = {
+        tried = grid[losses.index(min(losses))]
+        chosen = tried
+        for chosen in (float(f"{best or tried:.3g}"), round(best or tried), tried):
+            # It may have to be an integer, or a width for these heads; `tried` was trained.
+            with contextlib.suppress(InvalidInput, ValueError):
+                builder.make(name, name, {**arm.matched, key: chosen})
+                break
+        tuned[name] = {
             "key": key,
             "grid": list(grid),
             "seeds": list(seeds),
-            "chosen": _possible(
-                near, lambda v, n=name, c=changes: builder.make(n, n, {**c, key: v})
-            ),
+            "chosen": chosen,
             "scores": scores,
             "runs": design.tuning.runs_of_an_arm,
             "refused": refused,
         }
-    return chosen
-
-
-def _possible(values: Sequence[float], make: Callable[[float], Any]) -> float:
-    """Returns the first value with which an arm can be made; the last one was trained."""
-    for value in values[:-1]:
-        try:
-            make(value)
-        except (InvalidInput, ValueError):  # no integer, or no width for these heads
-            continue
-        return value
-    return values[-1]
+    return tuned
 
 
 def _mean(scores: Sequence[float | None], worst: float) -> float:
@@ -117,105 +97,7 @@ def _mean(scores: Sequence[float | None], worst: float) -> float:
     return sum(known) / len(scores) if len(known) == len(scores) else worst
 
 
-# ---------------------------------------------------------------- the plan
-
-
-def seconds_to_come(launch: Any) -> dict[str, float]:
-    """Returns the seconds that the missing cells and the tuning of a planned study take."""
-    design, seconds_of = launch.design, launch.estimate.seconds_of
-    seconds = {"cells": sum(seconds_of(cell.arm) for cell in _missing(launch))}
-    if design.tuning:
-        before = launch.study.record.get("arms", {})
-        untuned = [name for name in launch.arms if "tuning" not in before.get(name, {})]
-        seconds["tuning"] = sum(map(seconds_of, untuned)) * design.tuning.runs_of_an_arm
-    return seconds
-
-
-def _missing(launch: Any) -> list[Any]:
-    return [cell for cell, state in launch.states.items() if state not in OUTCOMES]
-
-
-def show_plan(launch: Any) -> None:
-    """Prints the plan of a prepared Launch, and whether each arm's change took effect."""
-    design, arms, seeds, states = launch.design, launch.arms, launch.seeds, launch.states
-    estimate, say, missing = launch.estimate, launch.progress.say, len(_missing(launch))
-    seconds = seconds_to_come(launch)
-    lines = [
-        f"question    {design.question}",
-        f"prediction  {design.prediction}",
-        f"judged by   test/{design.metric}, {direction(design.larger_is_better)}; "
-        f"margin {design.margin:g}: {design.margin_reason}",
-        f"cells       {len(arms)} arms x {len(seeds)} seeds, {len(states) - missing} there "
-        f"already, {missing} to run in about {clock(seconds['cells'])} ("
-        + f"{estimate.members} at a time; " * (estimate.members > 1)
-        + f"{estimate.description or 'nothing was timed'})",
-    ]
-    if design.tuning:
-        lines.append(
-            f"tuning      {design.tuning.described()}: for each arm as much as "
-            f"{design.tuning.runs_of_an_arm} of its runs, "
-            f"in all about {clock(seconds['tuning'])}"
-        )
-    if design.exploratory:
-        lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
-    say("\n".join(lines))
-    heads = ["arm", "params", "FLOPs/token", "there", "paired"]
-    heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
-    rows = []
-    for name, arm in arms.items():
-        check = as_plain(launch.certificates[name])
-        done = sum(state in OUTCOMES for cell, state in states.items() if cell.arm == name)
-        row = [name, spell(arm.cost.parameters), f"{arm.cost.flops:.3g}", f"{done}/{len(seeds)}"]
-        differences = [
-            spell(check["logits"], 3),
-            signed(check["loss"]),
-            spell(check["gradient"], 3),
-        ]
-        differences = ["base", "", ""] if name == design.base else differences
-        rows.append([*row, f"{check['paired']:.0%}", *differences, spell(check["input_rms"], 3)])
-    say(table_text(heads, rows))
-    for name, arm in arms.items():
-        if arm.changes:
-            say(f"  {name}: {spell_changes(arm.changes)}")
-    read_by_base = unread(flatten(arms[design.base].config))
-    for name, arm in arms.items():
-        for key, choice in unread(flatten(arm.config)).items():
-            if key not in read_by_base:
-                say(f"  {name} does not read {key}, which the config states: {choice}")
-    say(baselines_as_text(launch.baselines))
-    say(resolution(design, len(seeds)))
-
-
-def baselines_as_text(baselines: Mapping[str, Any]) -> str:
-    """Returns the scores of the simple methods, and the gate, as text."""
-    gate = baselines["gate"]
-    line = "gate       none: no simple method is known for such a task, or the study has a target"
-    if gate is not None:
-        line = (
-            f"gate       the base has to be better than {METHODS[gate['method']]}: "
-            f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
-        )
-    table = (
-        table_text(BASELINE_HEADS, baseline_rows(baselines)) + "\n" if baselines["scores"] else ""
-    )
-    return table + line
-
-
-def resolution(design: Any, count: int) -> str:
-    """Prints the effect that so many seeds and contrasts can detect."""
-    if design.target is not None:
-        return f"solved at  {design.target:g}: counts and updates until then are compared"
-    contrasts = max(family_of(design.sealed(), []), 1)
-    effect = detectable(count, level_of_contrast(design.sealed(), [count]))
-    return (
-        f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
-        f"80 % power an effect of {effect:.1f} deviations of a paired difference"
-    )
-
-
 # ---------------------------------------------------------------- a launch
-
-_FOUND = ("tuning", "peak_bytes")  # of an arm, by earlier launches
 
 
 def run(
@@ -273,18 +155,27 @@ def planned(
 ) -> Generator["Launch"]:
     """Plans a study and shows the plan, see run; locks its directory unless it is a dry run."""
     study = Study(workdir)
-    study.refuse_foreign_files()
+    if not study.record:
+        allowed = ("cells", "jobs", "register.jsonl")
+        refuse_foreign_files(study.path, "--workdir", "study", allowed)
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
         if design.exploratory:  # a grid is looked at when its seeds are there
             looks = study.sealed["looks"] if study.record else (len(seeds),)
             design = dataclasses.replace(design, looks=tuple(looks))
         launch = Launch(study, design, seeds, progress, stop, **options)
-        launch.prepare()
+        launch.show_plan()
         yield launch
 
 
 class Launch:
-    """One launch of a study."""
+    """One launch of a study.
+
+    Attributes:
+      study: The directory.
+      design: The question.
+      arms: The arms, with the values that their tuning chose before.
+      estimate: Number of members at a time, and duration of cells.
+    """
 
     def __init__(
         self,
@@ -297,57 +188,46 @@ class Launch:
         root: str | Path | None = None,
         cluster: Cluster | None = None,
     ) -> None:
-        """Reads nothing yet."""
-        self.cluster = cluster
-        self.study, self.design, self.progress, self.stop = study, design, progress, stop
+        """Builds, times and checks the arms; see run for the arguments."""
+        started = time.monotonic()
+        self.study, self.design, self.cluster = study, design, cluster
+        self.progress, self.stop = progress, stop
         self.seeds = sorted({*study.begun(), *seeds})
         if design.tuning and set(self.seeds) & set(design.tuning.seeds):
             raise InvalidInput(
                 f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
             )
-        self.root = Path(root) if root else study.path.absolute().parent
-        if study.record and root is None:
-            self.root = study.root
-        self.asked_members = members or study.record.get("members")
-        self.builder = ArmBuilder(design, solved_before(study, design))
-        self.started = time.monotonic()
-
-    # ---- the plan
-
-    def prepare(self) -> None:
-        """Builds the arms and shows the plan."""
-        design, progress = self.design, self.progress
-        if self.cluster is not None:
-            # Refused before anything is sealed.
-            self.cluster.executor(inside(self.study.path, "jobs"))
-        self.study.refuse_other_base(design)
+        default_root = study.root if study.record else study.path.absolute().parent
+        self.root = Path(root) if root else default_root
+        if cluster is not None:  # refused before anything is sealed
+            cluster.executor(inside(study.path, "jobs"))
+        study.refuse_other_base(design)
         refuse_what_is_not_installed(design.config_of(design.base))
+        arms_before = study.record.get("arms", {})
+        is_the_same = study.record and not changed_since(study.sealed, design.sealed())
+        solved = {name: arm["matched"] for name, arm in arms_before.items() if arm["matched"]}
+        self.builder = ArmBuilder(design, solved if is_the_same else {})
         with progress.busy(f"preparing {len(design.arms)} arms"):
             self.arms = self.builder.arms()
-            self._take_tuned()
-            members = members_of(self.arms.values(), self.asked_members)
-            self._find_folders(members)
-        waits = any(self._has_to_run(cell, True) for cell in self._cells(self.arms))
-        arms_before = self.study.record.get("arms", {})
-        is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
+            members = members_of(self.arms.values(), members or study.record.get("members"))
+            self._take_tuned(members)
+        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
+        self.missing = [cell for cell, state in self.states.items() if state not in OUTCOMES]
+        self.untuned = [
+            name
+            for name in self.arms
+            if design.tuning and "tuning" not in arms_before.get(name, {})
+        ]
         with progress.busy("timing some steps"):
+            is_timed = self.missing or self.untuned
             self.estimate = (
-                calibrate(self.arms, design.base, members)
-                if waits or (design.tuning and not is_tuned)
-                else nothing_to_run(self.arms, members)
+                calibrate(self.arms, design.base, members) if is_timed else Estimate(members)
             )
-        self.workers = Workers(self.estimate, progress, self.stop)
+        self.workers = Workers(self.estimate, progress, stop)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
-        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
-        show_plan(self)
-        for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
-            progress.say(f"unmatched  {line}")
-        tasks = {name: arm.prepared.task for name, arm in self.arms.items()}
-        for name in scored_on_other_data(tasks, design.base):
-            progress.say(f"other data {name}: what it is scored on is not the base's: no verdict")
-        self.planning = time.monotonic() - self.started
+        self.planning = time.monotonic() - started
 
     def _baselines(self) -> dict[str, Any]:
         """Returns the scores of simple methods on the base's data, and the gate."""
@@ -362,41 +242,106 @@ class Launch:
             gate = gate_of(self.design.gate, baselines["usual"], baselines["scores"])
         return {**baselines, "gate": gate}
 
-    def _take_tuned(self) -> None:
-        """Gives arms the values that their tuning chose in an earlier launch."""
+    def _take_tuned(self, members: int) -> None:
+        """Gives arms the values that their tuning chose, and finds the folders of their cells."""
+        tuning = self.design.tuning
         for name, stored in self.study.record.get("arms", {}).items():
-            tuning = self.design.tuning
             if name in self.arms and tuning and stored.get("tuning", {}).get("key") == tuning.key:
                 matched = self.arms[name].matched
                 tuned = {tuning.key: stored["tuning"]["chosen"]}
                 self.arms[name] = self.builder.make(name, name, {**matched, **tuned})
                 self.arms[name].matched = matched
+        for arm in self.arms.values():
+            arm.find_folder(members)
 
     def _known_certificates(self) -> dict[str, dict]:
         arms = self.study.record.get("arms", {})
         base = self.arms[self.design.base].hash
         if arms.get(self.design.base, {}).get("hash") != base:
-            return {}  # they were looked at beside another base
+            return {}  # they compare with a different base
         return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
-
-    def _find_folders(self, members: int) -> None:
-        for arm in self.arms.values():
-            arm.find_folder(members)
 
     def _cells(self, arms: Iterable[str]) -> list[Cell]:
         """Returns all arms of one seed before the next seed."""
         return [self.arms[name].cell(self.root, seed) for seed in self.seeds for name in arms]
 
-    def _has_to_run(self, cell: Cell, retry: bool) -> bool:
-        state = cell.state()
-        return state not in OUTCOMES and (retry or state != FAILED)
+    # ---- the plan
+
+    def seconds_to_come(self) -> dict[str, float]:
+        """Returns the seconds that the missing cells, and the tuning if there is one, take."""
+        seconds_of, tuning = self.estimate.seconds_of, self.design.tuning
+        seconds = {"cells": sum(seconds_of(cell.arm) for cell in self.missing)}
+        if tuning:
+            seconds["tuning"] = sum(map(seconds_of, self.untuned)) * tuning.runs_of_an_arm
+        return seconds
+
+    def show_plan(self) -> None:
+        """Prints the plan, and whether each arm's change took effect."""
+        design, arms, say, seconds = (
+            self.design,
+            self.arms,
+            self.progress.say,
+            self.seconds_to_come(),
+        )
+        together = f"{self.estimate.members} at a time; " if self.estimate.members > 1 else ""
+        lines = [
+            f"question    {design.question}",
+            f"prediction  {design.prediction}",
+            f"judged by   test/{design.metric}, {tables.direction(design.larger_is_better)}; "
+            f"margin {design.margin:g}: {design.margin_reason}",
+            f"cells       {len(arms)} arms x {len(self.seeds)} seeds, "
+            f"{len(self.states) - len(self.missing)} there already, {len(self.missing)} to run in "
+            f"about {clock(seconds['cells'])} "
+            f"({together}{self.estimate.description or 'nothing was timed'})",
+        ]
+        if design.tuning:
+            values = ", ".join(f"{value:g}" for value in design.tuning.grid)
+            lines.append(
+                f"tuning      {design.tuning.key} {values} with {len(design.tuning.seeds)} seeds, "
+                f"then a parabola: for each arm as much as {design.tuning.runs_of_an_arm} of its "
+                f"runs, in all about {clock(seconds['tuning'])}"
+            )
+        if design.exploratory:
+            lines.append(
+                "exploratory: made on the command line, so its verdicts are leads to confirm"
+            )
+        say("\n".join(lines))
+        heads = ["arm", "params", "FLOPs/token", "there", "paired"]
+        heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
+        rows = []
+        for name, arm in arms.items():
+            check = self.certificates[name]
+            done = sum(state in OUTCOMES for cell, state in self.states.items() if cell.arm == name)
+            differences = [spell(check["logits"], 3), signed(check["loss"])]
+            differences += [spell(check["gradient"], 3)]
+            rows.append([
+                *(name, spell(arm.cost.parameters), f"{arm.cost.flops:.3g}"),
+                *(f"{done}/{len(self.seeds)}", f"{check['paired']:.0%}"),
+                *(["base", "", ""] if name == design.base else differences),
+                spell(check["input_rms"], 3),
+            ])  # fmt: skip
+        say(tables.table_text(heads, rows))
+        for name, arm in arms.items():
+            if arm.changes:
+                say(f"  {name}: {tables.spell_changes(arm.changes)}")
+        read_by_base = unread(flatten(arms[design.base].config))
+        for name, arm in arms.items():
+            for key, choice in unread(flatten(arm.config)).items():
+                if key not in read_by_base:
+                    say(f"  {name} does not read {key}, which the config states: {choice}")
+        say(baselines_as_text(self.baselines))
+        say(resolution(design, len(self.seeds)))
+        for name, differences in unmatched(arms, design.base).items():
+            say(f"unmatched  {name}: {differences}")
+        for name in scored_on_other_data(arms, design.base):
+            say(f"other data {name}: what it is scored on is not the base's: no verdict")
 
     # ---- running
 
     def run(self, retry: bool) -> None:
         """Seals the study, runs missing cells, and judges."""
         # Other studies may have run since the plan.
-        self.started = self.counted_until = time.monotonic() - self.planning
+        self.counted_until = time.monotonic() - self.planning
         self.stop.end("interrupted before this study was sealed")
         self._seal()
         if self.design.tuning:
@@ -410,7 +355,7 @@ class Launch:
         self.workers.refuse_lost()
 
     def _measure_later(self, cell: Cell, arm: Arm) -> None:
-        """Writes secondary results; an error in it takes no verdict away."""
+        """Writes secondary results; verdicts do not depend on them."""
         try:
             measure_later(cell, arm.prepared)
         except Exception as error:
@@ -426,8 +371,7 @@ class Launch:
             if name in study.arms:  # and no trial of a tuning
                 study.arms[name]["peak_bytes"] = nbytes
         study.record["began"] = True
-        self._count_seconds()
-        study.write()
+        self._write_seconds()
         verdicts = judge_study(study)
         study.write_scores()
         report = write_report(study)
@@ -435,50 +379,52 @@ class Launch:
         self.progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
         self.progress.say(f"report  {report}")
 
-    def _count_seconds(self) -> None:
+    def _write_seconds(self) -> None:
         now = time.monotonic()
         seconds = self.study.record.get("seconds", 0) + now - self.counted_until
         self.study.record["seconds"], self.counted_until = round(seconds), now
+        self.study.write()
 
     def _seal(self) -> None:
-        first = self.arms[self.design.base]
         around, _ = surroundings()
         facts = {
             "root": way_to(self.root, self.study.path),
             "members": self.estimate.members,
             "config_path": self.design.path,
             "overrides": dict(self.design.overrides),
-            "counted": first.prepared.task.counted,
+            "counted": self.arms[self.design.base].prepared.task.counted,
             "baselines": self.baselines,
             "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
             "timing": self.estimate.description or self.study.record.get("timing", ""),
             "commands": [*self.study.record.get("commands", []), command_line()],
-            "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
+            "arms": self._facts_of_arms(),
         }
         if not self.study.record.get("began"):
             self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
 
-    def _facts_of(self, arm: Arm) -> dict[str, Any]:
-        stored = self.study.record.get("arms", {}).get(arm.name, {})
-        found = {key: stored[key] for key in _FOUND if key in stored}
-        return {
-            "hash": arm.hash,
-            "changes": as_plain(arm.changes),
-            "matched": arm.matched,
-            "cost": as_plain(arm.cost),
-            "certificate": as_plain(self.certificates[arm.name]),
-            **found,
-        }
+    def _facts_of_arms(self) -> dict[str, dict[str, Any]]:
+        """Returns the facts about each arm, including what earlier launches found."""
+        facts = {}
+        for name, arm in self.arms.items():
+            stored = self.study.record.get("arms", {}).get(name, {})
+            facts[name] = {
+                "hash": arm.hash,
+                "changes": as_plain(arm.changes),
+                "matched": arm.matched,
+                "cost": as_plain(arm.cost),
+                "certificate": self.certificates[name],
+                **{key: stored[key] for key in ("tuning", "peak_bytes") if key in stored},
+            }
+        return facts
 
     def _tune(self, retry: bool) -> None:
         """Tunes all arms with the same trials, and records the chosen values."""
 
         def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
-            for name, trial in trials.items():
+            for trial in trials.values():
                 trial.find_folder(self.estimate.members)
-                self.estimate.seconds[name] = self.estimate.seconds[self.design.base]
             cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
             means: dict[str, list[dict | None]] = {name: [] for name in trials}
@@ -490,21 +436,19 @@ class Launch:
 
         for name, result in tune(self.design, self.builder, self.arms, run_trials).items():
             self.study.arms[name]["tuning"] = as_plain(result)
-        self._take_tuned()
-        self._find_folders(self.estimate.members)
-        known = self._known_certificates()
-        for name, arm in self.arms.items():
-            tuned = {"hash": arm.hash, "changes": as_plain(arm.changes), "cost": as_plain(arm.cost)}
-            self.study.arms[name] |= tuned
-        for name, certificate in self.builder.certificates(self.arms, known).items():
-            self.study.arms[name]["certificate"] = as_plain(certificate)
+        self._take_tuned(self.estimate.members)
+        self.certificates = self.builder.certificates(self.arms, self._known_certificates())
+        self.study.record["arms"] = self._facts_of_arms()
         self.study.write()
 
     def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
-        waiting = [cell for cell in cells if self._has_to_run(cell, retry)]
+        waiting = []
         for cell in cells:
-            if not self._has_to_run(cell, retry) and cell.state() == FAILED:
+            state = cell.state()
+            if state == FAILED and not retry:
                 self.workers.lost[cell.arm, cell.seed] = cell.reason()
+            elif state not in OUTCOMES:
+                waiting.append(cell)
         if not waiting:
             return
         self.study.record["began"] = True
@@ -514,13 +458,31 @@ class Launch:
         else:
             where = (self.design, self.study.path, self.root)
             run_as_jobs(self.cluster, self.workers, *where, arms, waiting, len(cells))
-        self._count_seconds()
-        self.study.write()
+        self._write_seconds()
         self.stop.end("interrupted, the running cells are saved; the same command goes on")
 
 
-def solved_before(study: Study, design: Design) -> dict[str, dict[str, int]]:
-    """Returns the options that an earlier launch of the same question solved for, by arm."""
-    if not study.record or changed_since(study.sealed, design.sealed()):
-        return {}
-    return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
+def baselines_as_text(baselines: Mapping[str, Any]) -> str:
+    """Returns the scores of the simple methods, and the gate, as text."""
+    gate = baselines["gate"]
+    line = "gate       none: no simple method is known for such a task, or the study has a target"
+    if gate is not None:
+        line = (
+            f"gate       the base has to be better than {METHODS[gate['method']]}: "
+            f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
+        )
+    if not baselines["scores"]:
+        return line
+    return f"{tables.table_text(tables.BASELINE_HEADS, tables.baseline_rows(baselines))}\n{line}"
+
+
+def resolution(design: Design, count: int) -> str:
+    """Returns a line with the effect that `count` seeds can detect."""
+    if design.target is not None:
+        return f"solved at  {design.target:g}: counts and updates until then are compared"
+    contrasts = max(family_of(design.sealed(), []), 1)
+    effect = detectable(count, level_of_contrast(design.sealed(), [count]))
+    return (
+        f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
+        f"80 % power an effect of {effect:.1f} deviations of a paired difference"
+    )

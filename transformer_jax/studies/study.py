@@ -8,7 +8,6 @@ report.html    everything as one page, and the same as report.md
 """
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -23,14 +22,7 @@ from transformer_jax.metrics import arguments_of_metric
 from transformer_jax.resolve import completed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
-from transformer_jax.runs.files import (
-    inside,
-    read_json,
-    refuse_foreign_files,
-    refuse_version_1,
-    replace,
-    write_json,
-)
+from transformer_jax.runs.files import inside, read_json, refuse_version_1, replace, write_json
 from transformer_jax.runs.listing import reads_as_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.cells import OUTCOMES, Cell, cell_path
@@ -53,13 +45,12 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
     for name, changes in arms.items():
         if name == sealed["base"]:
             continue
-        both = {
+        pairs = {
             key: [values.get(key), changes.get(key, _NOT_CHANGED)] for key in {**first, **changes}
         }
-        changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+        changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
         asked = [changed, sealed["metric"], sealed["match"], whole, sealed["tuning"]]
-        text = json.dumps(asked, sort_keys=True)
-        contrasts[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        contrasts[name] = seal_of(asked)[:16]
     return contrasts
 
 
@@ -105,8 +96,6 @@ class Register(AppendedRows):
 
 # ---------------------------------------------------------------- a study's directory
 
-_LOOKS = "looks.jsonl"
-_BEFORE_STUDY = ("cells", "jobs", "register.jsonl")  # what there may be before study.json
 # Changing one of these after the first cell makes every verdict worthless.
 _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate")
 
@@ -124,17 +113,19 @@ class Study:
         """Reads study.json, if there is one."""
         self.path = Path(path)
         self.record: dict[str, Any] = {}
-        if self._file.exists():
+        self._looks = AppendedRows(self.path, "looks.jsonl")
+        file = inside(self.path, "study.json")
+        if file.exists():
             try:
-                self.record = json.loads(self._file.read_text(encoding="utf-8"))
-                refuse_version_1(self.record, self._file)
+                self.record = json.loads(file.read_text(encoding="utf-8"))
+                refuse_version_1(self.record, file)
                 is_as_sealed = seal_of(self.record["sealed"]) == self.record["seal"]
                 self.sealed["metric"]
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InvalidInput(f"{self._file}: not a valid study: {error}") from error
+                raise InvalidInput(f"{file}: not a valid study: {error}") from error
             if not is_as_sealed:
                 raise InvalidInput(
-                    f"{self._file}: what was asked is not what was sealed "
+                    f"{file}: what was asked is not what was sealed "
                     f"{self.record.get('sealed_at', '')}: `sealed` was edited since; "
                     "ask another question in another --workdir"
                 )
@@ -150,18 +141,12 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with the verdicts."""
-        verdicts = self.verdicts().get("arms", {})
+        heads = (f"compared with {self.base}", "difference", "interval", "")
         rows = [
             [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
-            for arm, part in verdicts.items()
+            for arm, part in self.verdicts().get("arms", {}).items()
         ]
-        return html_table(
-            repr(self), (f"compared with {self.base}", "difference", "interval", ""), rows
-        )
-
-    @property
-    def _file(self) -> Path:
-        return inside(self.path, "study.json")
+        return html_table(repr(self), heads, rows)
 
     @property
     def sealed(self) -> dict[str, Any]:
@@ -193,7 +178,7 @@ class Study:
         changes, of_base = (self.arms[name]["changes"] for name in (arm, self.base))
         if key in changes or key not in of_base:
             return changes.get(key, self.base_config.get(key))
-        # What the base changes, and the arm leaves as the file has it.
+        # The base changes the option, and the arm leaves it as the file has it.
         run = RunDirectory(self.cell(arm, self.seeds[0]).path)
         return flatten(run.config()).get(key) if run.has_begun() else None
 
@@ -219,25 +204,26 @@ class Study:
 
     def begun(self) -> list[int]:
         """Returns the seeds with a cell of some arm, whatever its outcome."""
-        seeds = self.seeds if self.record else []
+        seeds = self.record.get("seeds", ())
         return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns one dict per cell: arm, seed, state, run, parameters, scores, and the options.
-
-        The options are those that arms change, by full key.
-        """
+        """Returns a dict per cell: arm, seed, state, run, parameters, scores, changed options."""
         rows = []
         keys = dict.fromkeys(key for arm in self.arms.values() for key in arm.get("changes", {}))
         options = {arm: {key: self.value_of(arm, key) for key in keys} for arm in self.arms}
         for cell in self.cells():
             state = cell.state()
             means = cell.means() if state in OUTCOMES else {}
+            facts = {
+                "arm": cell.arm,
+                "seed": cell.seed,
+                "state": state,
+                "run": os.path.relpath(cell.path, self.path),
+                "parameters": self.arms[cell.arm].get("cost", {}).get("parameters"),
+            }
             scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
-            where = os.path.relpath(cell.path, self.path)
-            parameters = self.arms[cell.arm].get("cost", {}).get("parameters")
-            facts = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
-            rows.append(facts | {"parameters": parameters} | scores | options[cell.arm])
+            rows.append(facts | scores | options[cell.arm])
         return rows
 
     def frame(self) -> Any:
@@ -292,29 +278,24 @@ class Study:
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
         """Writes study.json and returns the changes since it was sealed, in words.
 
-        Args:
-          design: The design as it is now; sealed by the first call.
-          facts: Facts that are not sealed: root, arms, environment.
-          seeds: All seeds, those of earlier launches included.
+        The first call seals the design. `facts`, such as root, arms and environment, are not
+        sealed; `seeds` include those of earlier launches.
         """
         sealed = design.sealed()
         if not self.record:
-            self.record = {
-                "version": __version__,
-                "sealed": sealed,
-                "seal": seal_of(sealed),
-                "sealed_at": now(),
-                "seeds": [],
-            }
+            seal = {"sealed": sealed, "seal": seal_of(sealed), "sealed_at": now()}
+            self.record = {"version": __version__, **seal, "seeds": []}
         changed = changed_since(self.sealed, sealed)
         refused = [f"{key} changed after the first cell" for key in changed]
-        # What was changed and taken back stands in looks.jsonl, if its verdicts were shown.
+        # A change that was taken back is in looks.jsonl, if its verdicts were shown.
         made = ["made on the command line"] if design.exploratory else []
-        self.record["exploratory"] = made + refused
-        self.record["refused"] = sorted(set(changed) & set(_DECIDING))
-        self.record["supersedes"] = design.supersedes
-        self.record |= facts
-        self.record["seeds"] = sorted(seeds)
+        self.record |= {
+            "exploratory": made + refused,
+            "refused": sorted(set(changed) & set(_DECIDING)),
+            "supersedes": design.supersedes,
+            **facts,
+            "seeds": sorted(seeds),
+        }
         self.write()
         return refused
 
@@ -333,21 +314,16 @@ class Study:
         except (KeyError, ValueError, csv.Error) as error:
             raise InvalidInput(
                 f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
-                "have saved it otherwise; with all cells there it may go, and is written anew"
+                "have changed it; if all cells are there, remove it: it is written anew"
             ) from error
         present = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - present):
             raise InvalidInput(
                 f"{self.path}: scores.csv has scores of {len(lost)} cells that are not in "
-                f"{self.root / 'cells'} (arm {lost[0][0]!r}, seed {lost[0][1]}, say): verdicts "
+                f"{self.root / 'cells'} (e.g. arm {lost[0][0]!r}, seed {lost[0][1]}): verdicts "
                 "without them would replace those of all\nexpected the folder that holds them; "
                 "ablate trains them again"
             )
-
-    def refuse_foreign_files(self) -> None:
-        """Raises InvalidInput if the folder of a new study contains other files."""
-        if not self.record:
-            refuse_foreign_files(self.path, "--workdir", "study", _BEFORE_STUDY)
 
     def write_scores(self) -> None:
         """Replaces scores.csv."""
@@ -358,29 +334,27 @@ class Study:
 
     def looks(self) -> list[dict]:
         """Returns every shown verdict."""
-        return AppendedRows(self.path, _LOOKS).rows()
+        return self._looks.rows()
 
     def add_look(self, look: Mapping[str, Any]) -> None:
         """Records a shown verdict, unless it equals the last one."""
         looks = self.looks()
         if not looks or any(looks[-1][key] != look[key] for key in look):
-            AppendedRows(self.path, _LOOKS).add({"time": now(), **look})
+            self._looks.add({"time": now(), **look})
 
     def contrasts(self) -> dict[str, str]:
         """Returns arm -> contrast in the register, for arms that are as sealed."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
-        unchanged = {name for name in self.arms if self._is_as_sealed(name)}
+        tuned = (self.sealed["tuning"] or {}).get("key")
+        unchanged = []
+        for name, arm in self.arms.items():
+            chosen = {*arm.get("matched", {}), tuned}
+            own = {key: v for key, v in arm.get("changes", {}).items() if key not in chosen}
+            if own == self.sealed["arms"].get(name):
+                unchanged.append(name)
         if changed & {"base", "base_config", "match", "tuning"} or self.base not in unchanged:
             return {}
         return {name: c for name, c in contrasts_of(self.sealed).items() if name in unchanged}
-
-    def _is_as_sealed(self, name: str) -> bool:
-        """Returns whether an arm's changes are as sealed, apart from matched or tuned options."""
-        arm, tuning = self.arms[name], self.sealed["tuning"] or {}
-        chosen = {*arm.get("matched", {}), tuning.get("key")}
-        changes = arm.get("changes", {})
-        remaining = {key: value for key, value in changes.items() if key not in chosen}
-        return remaining == self.sealed["arms"].get(name)
 
     @property
     def identity(self) -> list[str]:
@@ -396,7 +370,7 @@ class Study:
 def _short(value: Any) -> str:
     """Returns a number, or two, for a table; a dash for None."""
     numbers = value if isinstance(value, list) else [value]
-    if any(number is None for number in numbers):
+    if None in numbers:
         return "–"
     shown = ", ".join(f"{number:+.4f}" for number in numbers)
     return f"[{shown}]" if len(numbers) > 1 else shown

@@ -1,4 +1,4 @@
-"""Training of cells: in this process, several members per program, or as jobs of a cluster."""
+"""Training of cells in this process, several members per program."""
 
 import contextlib
 import dataclasses
@@ -11,14 +11,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput, Stop, in_one_line
-from transformer_jax.metrics import measured_by
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.files import replace
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.studies.arms import Arm, Estimate
-from transformer_jax.studies.cells import DONE, OUTCOMES, Cell, code_hash, read_details
+from transformer_jax.studies.cells import DONE, OUTCOMES, Cell, code_hash, for_target, read_details
 from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.loop import Member, train_members
 from transformer_jax.training.measuring import Measured, facts_of_metrics, measured
@@ -27,48 +26,35 @@ from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.program import Program
 from transformer_jax.training.run import Run
 
-# ---------------------------------------------------------------- metrics asked for later
+# ---------------------------------------------------------------- metrics of finished cells
 
 
 def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> None:
-    """Measures the metrics that a finished cell lacks, from `run` or its checkpoint."""
-    names = _unmeasured(cell, prepared.config.evaluation)
+    """Measures the metrics that a finished cell lacks, from `run` or its checkpoint.
+
+    A metric measured by different code or for a different target counts as lacking.
+    """
+    evaluation, stored = prepared.config.evaluation, cell.metric_facts()
+    facts = for_target(facts_of_metrics(evaluation.metrics), evaluation.target)
+    names = [name for name in facts if stored.get(name, {}).get("code") != facts[name]["code"]]
     if not names:
         return
-    figures = _measured(cell, prepared, run or _load(cell, prepared), names)
-    details = read_details(cell)  # another launch may have written meanwhile
-    before = details.get("metrics", {})
-    details["metrics"] = {part: {**before.get(part, {}), **figures[part]} for part in figures}
-    replace(cell.path, "details.json", json.dumps(details) + "\n")
-
-
-def _unmeasured(cell: Cell, evaluation: ConfigDict) -> list[str]:
-    """Returns the metrics that a finished cell lacks, or has by another file or target."""
-    stored, now = cell.metric_facts(), _facts(evaluation.metrics, evaluation.target)
-    return [name for name in now if stored.get(name, {}).get("code") != now[name]["code"]]
-
-
-def _facts(names: Sequence[str], target: float | None) -> dict[str, Any]:
-    """Returns facts about metrics, with the target for those that use one."""
-    found = facts_of_metrics(names)
-    return {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in found.items()}
-
-
-def _measured(
-    cell: Cell, prepared: Prepared, run: Run, names: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Returns metrics of a finished cell: values by split, and facts about them."""
-    directory, figures = RunDirectory(cell.path), {}
+    run = run or _load(cell, prepared)
+    directory = RunDirectory(cell.path)
     curve = prepared.curve(directory.metrics(), directory.is_alone())
+    figures: dict[str, Any] = {}
     for split in ("validation", "test"):
-        size = prepared.config.evaluation.batch_size
-        scored = evaluate(score_of(run), run.params, prepared.task, split, size)
-        # Scores of what the model wrote are in the cell; nothing is written again.
+        scored = evaluate(score_of(run), run.params, prepared.task, split, evaluation.batch_size)
+        # The cell has the scores of generated text; nothing is generated again.
         generated = {key: v for key, v in cell.means(split).items() if isinstance(v, float)}
         scored = scored._replace(means={**generated, **scored.means})
         at = Measured(run, prepared.task, split, scored, curve)
         figures[split] = measured(names, at, prepared.allow, again=True)
-    return {**figures, "facts": _facts(names, run.config.evaluation.target)}
+    figures["facts"] = for_target(facts_of_metrics(names), run.config.evaluation.target)
+    details = read_details(cell)  # another launch may have written meanwhile
+    before = details.get("metrics", {})
+    details["metrics"] = {part: {**before.get(part, {}), **figures[part]} for part in figures}
+    replace(cell.path, "details.json", json.dumps(details) + "\n")
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:
@@ -84,7 +70,7 @@ def _load(cell: Cell, prepared: Prepared) -> Run:
     return prepared.run(params, restored.step)
 
 
-# ---------------------------------------------------------------- what a person sees
+# ---------------------------------------------------------------- progress
 
 _TRUSTED_SECONDS = 10.0
 _MOST_ARMS = 8  # of which a terminal shows how far their seeds are
@@ -99,24 +85,19 @@ class StudyProgress:
 
         `total` is the number of all cells, including those that need not run.
         """
-        self._progress, self._expected = progress, dict(seconds)
-        self._total = total
+        self._progress, self._expected, self._total = progress, dict(seconds), total
+        self._already = total - len(seconds)
         self._shares = dict.fromkeys(seconds, 0.0)
         self._failed: set[Cell] = set()
         self._started = time.monotonic()
         progress.details = self._by_arm
 
-    def of(self, cell: Cell) -> Progress:
-        """Returns the progress of one cell."""
-        return _OfCell(self, cell)
-
     def step(self, cell: Cell, step: int, steps: int, loss: float) -> None:
         """Shows the progress of a cell."""
         number = min(self._done() + 1, self._total)  # before this step may be its last
         self._shares[cell] = step / steps
-        already = self._total - len(self._shares)
         self._progress.step(
-            round((already + sum(self._shares.values())) * steps),
+            round((self._already + sum(self._shares.values())) * steps),
             self._total * steps,
             loss,
             f"cell {number}/{self._total}: {cell.arm}, seed {cell.seed}",
@@ -126,13 +107,14 @@ class StudyProgress:
     def ended(self, cell: Cell, state: str, reason: str) -> None:
         """Prints how a cell ended."""
         self._shares[cell] = 1.0
-        if state != DONE:
+        remark = f"  {reason}"
+        if state == DONE:
+            loss = cell.means("validation").get("loss")
+            remark = "" if loss is None else f"  validation loss {loss:.4f}"
+        else:
             self._failed.add(cell)
-        why = "" if state == DONE else f"  {reason}"
-        loss = cell.means("validation").get("loss") if state == DONE else None
-        score = "" if loss is None else f"  validation loss {loss:.4f}"
         self._progress.say(
-            f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{why}"
+            f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{remark}"
         )
 
     def _by_arm(self) -> list[str]:
@@ -141,15 +123,14 @@ class StudyProgress:
         for cell, share in self._shares.items():
             mark = _WAITS if share == 0 else _TRAINS if share < 1 else _ENDED
             marks[cell.arm] = marks.get(cell.arm, "") + (_FAILED if cell in self._failed else mark)
-        through = [arm for arm, of_arm in marks.items() if not set(of_arm) & {_WAITS, _TRAINS}]
-        order = [arm for arm in marks if arm not in through] + through
-        shown = order if len(order) <= _MOST_ARMS else order[: _MOST_ARMS - 1]
+        arms = sorted(marks, key=lambda arm: not {_WAITS, _TRAINS} & {*marks[arm]})
+        shown = arms if len(arms) <= _MOST_ARMS else arms[: _MOST_ARMS - 1]
+        hidden = len(arms) - len(shown)
         lines = [f"{marks[arm]}  {arm}" for arm in shown]
-        return lines + [f"... and {len(order) - len(shown)} more arms"] * (len(order) > len(shown))
+        return [*lines, f"... and {hidden} more arms"] if hidden else lines
 
     def _done(self) -> int:
-        already = self._total - len(self._shares)
-        return already + sum(share >= 1 for share in self._shares.values())
+        return self._already + sum(share >= 1 for share in self._shares.values())
 
     def _seconds_left(self) -> float:
         """Returns the expected seconds of the rest, corrected by the error of expectations so far.
@@ -167,7 +148,7 @@ class StudyProgress:
         return (whole - done) * (elapsed + trusted) / (done + trusted)
 
 
-class _OfCell(Silent):
+class _CellProgress(Silent):
     """Passes a cell's steps on, and is silent otherwise."""
 
     def __init__(self, board: StudyProgress, cell: Cell) -> None:
@@ -175,7 +156,6 @@ class _OfCell(Silent):
         self._board, self._cell = board, cell
 
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
-        """Passes the step on."""
         self._board.step(self._cell, step, steps, loss)
 
 
@@ -199,7 +179,6 @@ class Workers:
       stop: The signal that ends training.
       lost: (arm, seed) -> why a cell has no outcome.
       peak_bytes: Arm -> memory of a member's training program.
-      elsewhere: Cells that another process was training when their turn came.
     """
 
     estimate: Estimate
@@ -207,38 +186,39 @@ class Workers:
     stop: StopSignal
     lost: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
     peak_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
-    elsewhere: list[Cell] = dataclasses.field(default_factory=list)
 
     def run(self, arms: Mapping[str, Arm], waiting: Sequence[Cell], total: int) -> None:
         """Trains the waiting cells, of `total` in all, in this process and in this order."""
         board, left = self.board(waiting, total), list(waiting)
+        keys = {cell.arm: arms[cell.arm].prepared.program_key for cell in waiting}
         programs: dict[str, Program] = {}
-        for arm in {cell.arm: arms[cell.arm] for cell in waiting}.values():
-            program = Program(arm.prepared, self.estimate.members)
-            programs.setdefault(arm.prepared.program_key, program)
+        for arm, key in keys.items():
+            programs.setdefault(key, Program(arms[arm].prepared, self.estimate.members))
         while left and self.stop.signal is None:
-            self.elsewhere, rest = [], left
+            rest, elsewhere = left, []
             while rest and self.stop.signal is None:
-                key = arms[rest[0].arm].prepared.program_key
-                alike = [cell for cell in rest if arms[cell.arm].prepared.program_key == key]
-                together = alike[: self.estimate.members]
+                key = keys[rest[0].arm]
+                together = [c for c in rest if keys[c.arm] == key][: self.estimate.members]
                 rest = [cell for cell in rest if cell not in together]
-                self._train(arms, programs[key], together, board)
-            left = self._wait_for_others(board)
+                elsewhere += self._train(arms, programs[key], together, board)
+            left = self._wait_for_others(elsewhere, board)
 
-    def _wait_for_others(self, board: StudyProgress) -> list[Cell]:
+    def _wait_for_others(self, cells: Sequence[Cell], board: StudyProgress) -> list[Cell]:
         """Waits a little for cells that other processes train; returns those not ended there."""
-        if not self.elsewhere:
+        if not cells:
             return []
-        self.progress.note(f"waiting for {len(self.elsewhere)} cells that others train")
+        self.progress.note(f"waiting for {len(cells)} cells that others train")
         time.sleep(_POLL)
-        ended = [cell for cell in self.elsewhere if cell.state() in OUTCOMES]
-        for cell in ended:
-            board.ended(cell, cell.state(), "by another process")
-        return [cell for cell in self.elsewhere if cell not in ended]
+        left = []
+        for cell in cells:
+            if (state := cell.state()) in OUTCOMES:
+                board.ended(cell, state, "by another process")
+            else:
+                left.append(cell)
+        return left
 
     def refuse_lost(self) -> None:
-        """Raises CellsLost where a cell has no outcome."""
+        """Raises CellsLost if a cell has no outcome."""
         if self.lost:
             (arm, seed), reason = next(iter(self.lost.items()))
             raise CellsLost(
@@ -247,24 +227,22 @@ class Workers:
             )
 
     def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:
-        """Returns what tells how far the cells are."""
+        """Returns the progress over the waiting cells, of `total` in all."""
         seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
         return StudyProgress(self.progress, seconds, total)
 
     def _train(
-        self,
-        arms: Mapping[str, Arm],
-        program: Program,
-        cells: Sequence[Cell],
-        board: StudyProgress,
-    ) -> None:
+        self, arms: Mapping[str, Arm], program: Program, cells: Sequence[Cell], board: StudyProgress
+    ) -> list[Cell]:
+        """Trains cells together; returns those that another process is training."""
         members = {cell: self._member(arms[cell.arm], cell, board) for cell in cells}
         train_members([*members.values()], self.stop, program)
+        elsewhere = []
         for cell, member in members.items():
             if isinstance(member.error, Interrupted):
                 continue
             if isinstance(member.error, InUse):
-                self.elsewhere.append(cell)
+                elsewhere.append(cell)
                 continue
             state = cell.state()
             if state in OUTCOMES:
@@ -274,32 +252,31 @@ class Workers:
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
             if member.error is None and program.is_compiled:
                 self.peak_bytes[cell.arm] = program.bytes_of_member
+        return elsewhere
 
     def _member(self, arm: Arm, cell: Cell, board: StudyProgress) -> Member:
-        # Without an estimate it may be long.
+        directory, config = RunDirectory(cell.path), arm.config
+        # The study that began the cell may have stated the same options in other words.
+        with contextlib.suppress(InvalidInput, OSError):  # the run itself reports damage
+            if directory.manifest().get("cell") == arm.hash:
+                config = directory.config()
+        # Without an estimate a cell may take long.
         brief = 0 < self.estimate.members * self.estimate.seconds_of(arm.name) < _BRIEF
-        config = with_seed(_config_of(cell, arm), cell.seed, brief)
-        facts = {"code": code_hash(), "members": self.estimate.members, "cell": arm.hash}
-        directory, prepared = RunDirectory(cell.path), arm.prepared
 
         def at_end(run: Run) -> None:
-            # What this finds is secondary: the study does it again where something went wrong.
+            # Metrics measured here are secondary: the study measures again what failed.
             with contextlib.suppress(Exception):
-                measure_later(cell, prepared, run)
+                measure_later(cell, arm.prepared, run)
 
-        progress = board.of(cell)
         return Member(
-            config, directory, lambda: prepared, progress, self.stop, cell=facts, at_end=at_end
+            with_seed(config, cell.seed, brief),
+            directory,
+            lambda: arm.prepared,
+            _CellProgress(board, cell),
+            self.stop,
+            cell={"code": code_hash(), "members": self.estimate.members, "cell": arm.hash},
+            at_end=at_end,
         )
-
-
-def _config_of(cell: Cell, arm: Arm) -> ConfigDict:
-    """The arm's, or that of the study which began the cell and says the same in other words."""
-    directory = RunDirectory(cell.path)
-    with contextlib.suppress(InvalidInput, OSError):  # what is damaged, the run itself tells
-        if directory.manifest().get("cell") == arm.hash:
-            return directory.config()
-    return arm.config
 
 
 def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
