@@ -39,7 +39,7 @@ def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
         given = jax.tree.map(lambda array: array + 1, drawn(theirs, tokens=TOKENS))
         monkeypatch.setattr(warm_start, "_read_weights", lambda *_: (theirs, given))
         own = drawn(ours, tokens=TOKENS)
-        taken = warm_start.start_from(ours, own, config.initial, None).params
+        taken, _ = warm_start.start_from(ours, own, config.initial, None)
         jax.tree.map(np.testing.assert_array_equal, taken, given)
 
     made = {"layers": "LG", "layer_types": LOCAL}

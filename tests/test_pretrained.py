@@ -230,10 +230,10 @@ def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
     sizes = {"vocab_size": 9, "num_classes": getattr(model, "num_classes", None)}
     made = make_model(config, sizes)
     own, theirs = drawn(made, seed=1), drawn(model)
-    start = start_from(made, own, config.initial, None)
-    assert "new" not in start.remarks[0]
-    assert "not used" not in start.remarks[0]
-    equal = jax.tree.map(np.array_equal, start.params, theirs)
+    params, remarks = start_from(made, own, config.initial, None)
+    assert "new" not in remarks[0]
+    assert "not used" not in remarks[0]
+    equal = jax.tree.map(np.array_equal, params, theirs)
     assert all(jax.tree.leaves(equal))
     assert made.options.dropout_rate == model.options.dropout_rate
     config.model.width = 32  # it can be changed, as every config can
@@ -401,8 +401,8 @@ def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypa
     run = load_run("someone/tiny")
     assert run.sample("ROMEO:", num_tokens=5, temperature=0)
     own = drawn(run.model, 3)
-    start = start_from(run.model, own, config.initial, run.tokenizer)
-    assert start.remarks[0].startswith("weights of someone/tiny: ")
+    params, remarks = start_from(run.model, own, config.initial, run.tokenizer)
+    assert remarks[0].startswith("weights of someone/tiny: ")
     assert set(asked) == {("someone/tiny", None)}
     for revision in ("v1.0", "refs/pr/3", "0123456789abcdef0123456789abcdef01234567"):
         asked.clear()

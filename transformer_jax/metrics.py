@@ -31,26 +31,20 @@ import numpy as np
 
 from transformer_jax.options import is_number, is_user_defined
 
-# What a metric may declare as its arguments, see above.
+# Arguments that a metric may declare, see above.
 ARGUMENTS = (
     *("examples", "logits", "targets", "weights", "curve", "target", "generated"),
     *("run", "task", "split"),
 )
 
-BINS = 15  # of probabilities, in which calibration is looked at
+BINS = 15  # of probabilities, for the calibration error
 
 Examples = Mapping[str, np.ndarray]
 Curve = Sequence[Mapping[str, Any]]
 
 
 class MetricFacts(NamedTuple):
-    """Facts about a metric: unit, direction, usual margin.
-
-    Attributes:
-      unit: Unit of the number.
-      larger_is_better: Its direction.
-      margin: Usual smallest difference that matters.
-    """
+    """Facts about a metric: unit, direction, and usual margin; see `metric`."""
 
     unit: str
     larger_is_better: bool = False
@@ -68,7 +62,7 @@ def metric(
 
     Args:
       unit: Unit of the number.
-      larger_is_better: Its direction.
+      larger_is_better: Direction of improvement.
       margin: Usual smallest difference that matters.
       finish: Function from the sums over a split to the number, for metrics on the device.
     """
@@ -270,22 +264,13 @@ def operations_to_target(curve: Curve, target: float | None) -> float | None:
     return _at_target(curve, target, "operations")
 
 
-# Which of them a run has by its task, unasked.
-SCORED = ("loss", "accuracy", "bits_per_byte", "generated_accuracy", "bleu", "chrf")
+_SCORED = (loss, accuracy, bits_per_byte, generated_accuracy, bleu, chrf)
+SCORED = tuple(function.__name__ for function in _SCORED)  # measured if they apply to the task
 METRICS: dict[str, Callable] = {
-    "loss": loss,
-    "accuracy": accuracy,
-    "bits_per_byte": bits_per_byte,
-    "generated_accuracy": generated_accuracy,
-    "bleu": bleu,
-    "chrf": chrf,
-    "exact_match": exact_match,
-    "worst_document": worst_document,
-    "brier_score": brier_score,
-    "calibration_error": calibration_error,
-    "area_under_curve": area_under_curve,
-    "updates_to_target": updates_to_target,
-    "tokens_to_target": tokens_to_target,
-    "seconds_to_target": seconds_to_target,
-    "operations_to_target": operations_to_target,
+    function.__name__: function
+    for function in (
+        *_SCORED,
+        *(exact_match, worst_document, brier_score, calibration_error, area_under_curve),
+        *(updates_to_target, tokens_to_target, seconds_to_target, operations_to_target),
+    )
 }

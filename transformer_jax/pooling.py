@@ -92,22 +92,16 @@ POOLINGS = {
 
 
 def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
-    """Returns the pooling of a name, or the given class.
-
-    Raises:
-      ValueError: There is no such name.
-    """
-    if isinstance(choice, str) and choice not in POOLINGS:
+    """Returns the pooling with a name, or of a class; raises ValueError for an unknown name."""
+    if not isinstance(choice, str):
+        return choice()
+    if choice not in POOLINGS:
         raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {choice!r}")
-    return POOLINGS[choice]() if isinstance(choice, str) else choice()
+    return POOLINGS[choice]()
 
 
 class ClassToken(nn.Module):
-    """A learned vector in front of a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1).
-
-    Attributes:
-      embedding_init: Its initial values.
-    """
+    """A learned first vector of a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1)."""
 
     embedding_init: Initializer = nn.initializers.normal(0.02)
 

@@ -4,7 +4,6 @@ Memory is the part that a program may use. Bandwidths are the makers'; rates: tr
 """
 
 import dataclasses
-import functools
 import importlib.util
 import os
 import re
@@ -24,6 +23,24 @@ _MODULE_OF_COMPILER = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
 # XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
 _QUICK = {"exec_time_optimization_effort": -1.0}
 HERE = ("cpu", "gpu")  # devices of this machine, whose rates are measured
+
+# Name -> kind, topology of one chip, memory in GiB, bandwidth.
+_TPUS = {
+    "v5e": ("TPU v5 lite", "1x1", 15.75, 819e9),
+    "v5p": ("TPU v5", "1x1x1", 95.74, 2765e9),
+    "v6e": ("TPU v6 lite", "1x1", 31.25, 1640e9),
+}
+_HOPPER = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
+_HOPPER |= {"shared_memory_per_core": 228 << 10}
+_AMPERE = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
+_AMPERE |= {"shared_memory_per_core": 164 << 10}
+# Name -> kind, bytes of memory, bandwidth, further facts for XLA's description.
+_GPUS = {
+    "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, _HOPPER, 50 << 20),
+    "h200": ("NVIDIA H200", 150_754_820_096, 4.8e12, _HOPPER, 60 << 20),
+    "a100": ("NVIDIA A100-SXM4-80GB", 85_100_068_864, 2.039e12, _AMPERE, 40 << 20),
+}
+DEVICES = (*_TPUS, *_GPUS, *HERE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,47 +67,92 @@ class Device:
     quick_options: dict[str, Any]
     remark: str = ""
 
-    @property
-    def target(self) -> Any:
-        """The first device."""
-        return self.targets[0]
+
+def find_device(name: str) -> Device:
+    """Returns a device by its name, or several: v5e:4x4, h100:8.
+
+    Raises:
+      InvalidInput: There is none with that name, or its compiler is not installed.
+    """
+    place, _, count = name.partition(":")
+    name = name.rstrip(":")
+    if place in _TPUS:
+        return _tpu(name, place, count)
+    if place in _GPUS:
+        return _gpu(name, place, count)
+    if place in HERE:
+        return _here(name, place, count)
+    raise InvalidInput(
+        f"--device={name}: expected one of {', '.join(DEVICES)}{suggest(place, DEVICES)}"
+    )
 
 
-def _tpu(name: str, chips: str, kind: str, alone: str, memory: float, bandwidth: float) -> Device:
+def _tpu(name: str, generation: str, chips: str) -> Device:
+    kind, alone, memory, bandwidth = _TPUS[generation]
     if not re.fullmatch(r"(\d+x)+\d+|", chips):
-        raise InvalidInput(f"--device={name}:{chips}: expected chips by axes, {name}:{alone} say")
-    how: dict[str, Any] = {"topology_name": f"{name}:{chips or alone}"}
+        raise InvalidInput(
+            f"--device={name}: expected chips by axes, for example {generation}:{alone}"
+        )
+    how: dict[str, Any] = {"topology_name": f"{generation}:{chips or alone}"}
     if chips in ("", alone):
         how["chips_per_host_bounds"] = (1, 1, 1)
-    targets = _topology(f"{name}:{chips}".rstrip(":"), "tpu", "tpu", **how)
-    about = (int(memory * GIB), RATES[kind], bandwidth, targets, _QUICK)
+    targets = _topology(name, "tpu", **how)
     shown = f"{len(targets)} chips" if len(targets) > 1 else "one chip"
-    return Device(f"{name}:{chips}".rstrip(":"), f"{shown} of a TPU {name}", *about)
+    about = (int(memory * GIB), RATES[kind], bandwidth, targets, _QUICK)
+    return Device(name, f"{shown} of a TPU {generation}", *about)
 
 
-def _gpu(name: str, count: str, kind: str, memory: int, bandwidth: float, **about: Any) -> Device:
+def _gpu(name: str, model: str, count: str) -> Device:
+    kind, memory, bandwidth, chip, l2_cache = _GPUS[model]
     number = _count(name, count, _LINKED, "of them, linked in one machine")
-    how = {"target_config": _description(kind, memory, bandwidth, **about)}
-    targets = _topology(name, "cuda", "cuda", topology=f"1x1x{number}", **how)
+    description = _description(kind, memory, bandwidth, chip | {"l2_cache_size": l2_cache})
+    targets = _topology(name, "cuda", topology=f"1x1x{number}", target_config=description)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     remark = (
         f"jax takes {share:.0%} of its {memory / GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
         "says otherwise; kernels are not tuned, as on the device they would be"
     )
-    kind_and_count = kind if number == 1 else f"{number} x {kind}"
-    has = (int(share * memory), RATES[kind], bandwidth)
-    return Device(f"{name}:{count}".rstrip(":"), kind_and_count, *has, targets, {}, remark)
+    shown = kind if number == 1 else f"{number} x {kind}"
+    about = (int(share * memory), RATES[kind], bandwidth, targets, {}, remark)
+    return Device(name, shown, *about)
+
+
+def _here(name: str, platform: str, count: str) -> Device:
+    """Returns a device of this machine, with measured rates."""
+    try:
+        devices = tuple(jax.devices(platform))
+    except RuntimeError as error:
+        raise InvalidInput(f"--device={platform}: jax sees none here") from error
+    is_cpu = platform == "cpu"
+    more = "; JAX_NUM_CPU_DEVICES=8 before the command makes more" if is_cpu else ""
+    number = _count(name, count, len(devices), f"of them{more}")
+    memory = host_memory() // number if is_cpu else device_memory(devices[0])
+    if memory is None:
+        raise InvalidInput(
+            f"--device={platform}: it does not tell its memory; expected jax's own "
+            "allocator, without XLA_PYTHON_CLIENT_ALLOCATOR"
+        )
+    side, nbytes = (1024, 256 << 20) if is_cpu else (8192, 1 << 30)
+    shared = number if is_cpu else 1  # CPU devices share the cores
+    with jax.default_device(devices[0]):
+        rates = {dtype: matrix_rate(dtype, side) / shared for dtype in ("float32", "bfloat16")}
+        read_and_write = shortest(jax.jit(lambda a: a + 1), jnp.ones(nbytes // 4, jnp.float32))
+        bandwidth = 2.0 * nbytes / read_and_write / shared
+    several = f"{number} x " if number > 1 and not is_cpu else ""
+    kind = f"this machine's {several}{devices[0].device_kind}"
+    remark = "rates are measured, those of this machine now"
+    return Device(name, kind, memory, rates, bandwidth, devices[:number], {}, remark)
 
 
 def _count(name: str, text: str, most: int, of_what: str) -> int:
     """Returns the number of devices in `--device=NAME:TEXT`; 1 if none is given."""
     number = int(text) if text.isdecimal() else int(not text)
     if not 1 <= number <= most:
-        raise InvalidInput(f"--device={name}:{text}: expected 1 to {most} {of_what}")
+        raise InvalidInput(f"--device={name}: expected 1 to {most} {of_what}")
     return number
 
 
-def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ...]:
+def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
     """Returns the devices of a topology, from a compiler that needs no such device."""
     from jax.experimental import topologies
 
@@ -102,13 +164,12 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ..
             raise InvalidInput(f"--device={name}: its compiler failed: {reason[:200]}") from error
         raise InvalidInput(
             f"--device={name}: its compiler is not installed: in a clone, pip install -e "
-            f"'.[train,{extra}]' in a separate environment"
+            f"'.[train,{platform}]' in a separate environment"
         ) from error
 
 
-def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
+def _description(kind: str, memory: int, bandwidth: float, chip: dict[str, Any]) -> str:
     """Returns XLA's description of a GPU, as text of its GpuTargetConfigProto."""
-    major = about.pop("major")
     facts = {
         "threads_per_block_limit": 1024,
         "threads_per_warp": 32,
@@ -121,9 +182,10 @@ def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
         "device_memory_size": memory,
         "registers_per_core_limit": 1 << 16,
         "registers_per_block_limit": 1 << 16,
-        "shared_memory_per_block_optin": about["shared_memory_per_core"] - 1024,
-        **about,
+        "shared_memory_per_block_optin": chip["shared_memory_per_core"] - 1024,
+        **chip,
     }
+    major = facts.pop("major")
     lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
     return (
         f"gpu_device_info {{\n{lines}\n  cuda_compute_capability {{ major: {major} }}\n}}\n"
@@ -132,103 +194,19 @@ def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
     )
 
 
-def _h100(count: str) -> Device:
-    about = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
-    about |= {"l2_cache_size": 50 << 20, "shared_memory_per_core": 228 << 10}
-    return _gpu("h100", count, "NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, **about)
-
-
-def _h200(count: str) -> Device:
-    about = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
-    about |= {"l2_cache_size": 60 << 20, "shared_memory_per_core": 228 << 10}
-    return _gpu("h200", count, "NVIDIA H200", 150_754_820_096, 4.8e12, **about)
-
-
-def _a100(count: str) -> Device:
-    about = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
-    about |= {"l2_cache_size": 40 << 20, "shared_memory_per_core": 164 << 10}
-    return _gpu("a100", count, "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2.039e12, **about)
-
-
-def _here(platform: str, count: str) -> Device:
-    """Returns a device of this machine, with measured rates."""
-    try:
-        devices = tuple(jax.devices(platform))
-    except RuntimeError as error:
-        raise InvalidInput(f"--device={platform}: jax sees none here") from error
-    is_cpu = platform == "cpu"
-    more = "; JAX_NUM_CPU_DEVICES=8 before the command makes more" if is_cpu else ""
-    number = _count(platform, count, len(devices), f"of them{more}")
-    shared = number if is_cpu else 1  # its cores
-    memory = host_memory() // number if is_cpu else device_memory(devices[0])
-    if memory is None:
-        raise InvalidInput(
-            f"--device={platform}: it does not tell its memory; expected jax's own "
-            "allocator, without XLA_PYTHON_CLIENT_ALLOCATOR"
-        )
-    side, nbytes = (1024, 256 << 20) if is_cpu else (8192, 1 << 30)
-    with jax.default_device(devices[0]):
-        rates = {dtype: matrix_rate(dtype, side) / shared for dtype in ("float32", "bfloat16")}
-        bandwidth = _bandwidth(nbytes) / shared
-    several = f"{number} x " if number > 1 and not is_cpu else ""
-    kind = f"this machine's {several}{devices[0].device_kind}"
-    remark = "rates are measured, those of this machine now"
-    name = f"{platform}:{count}".rstrip(":")
-    return Device(name, kind, memory, rates, bandwidth, devices[:number], {}, remark)
-
-
-# By what stands before the colon; each gets what stands behind it, how many.
-DEVICES: dict[str, Callable[[str], Device]] = {
-    "v5e": lambda chips: _tpu("v5e", chips, "TPU v5 lite", "1x1", 15.75, 819e9),
-    "v5p": lambda chips: _tpu("v5p", chips, "TPU v5", "1x1x1", 95.74, 2765e9),
-    "v6e": lambda chips: _tpu("v6e", chips, "TPU v6 lite", "1x1", 31.25, 1640e9),
-    "h100": _h100,
-    "h200": _h200,
-    "a100": _a100,
-    **{platform: functools.partial(_here, platform) for platform in HERE},
-}
-
-
-def find_device(name: str) -> Device:
-    """Returns a device by its name, or several: v5e:4x4, h100:8.
-
-    Raises:
-      InvalidInput: There is none with that name, or its compiler is not installed.
-    """
-    kind, _, count = name.partition(":")
-    if kind not in DEVICES:
-        raise InvalidInput(
-            f"--device={name}: expected one of {', '.join(DEVICES)}{suggest(kind, DEVICES)}"
-        )
-    return DEVICES[kind](count)
-
-
 def matrix_rate(dtype: str, size: int) -> float:
-    """Returns the measured FLOPs per second of a product of two square matrices.
-
-    Args:
-      dtype: Dtype of the matrices.
-      size: Number of rows of each.
-    """
+    """Returns the measured FLOPs per second of a product of two matrices [size, size]."""
     matrix = jnp.ones((size, size), dtype)
     return 2.0 * size**3 / shortest(jax.jit(lambda a: a @ a), matrix)
-
-
-def _bandwidth(nbytes: int) -> float:
-    """Returns the measured bytes per second of reading one array and writing another."""
-    array = jnp.ones(nbytes // 4, jnp.float32)
-    return 2.0 * nbytes / shortest(jax.jit(lambda a: a + 1), array)
 
 
 def shortest(function: Callable, argument: jax.Array) -> float:
     """Returns the seconds of a call: the shortest of five means over consecutive calls.
 
-    Args:
-      function: A compiled function, or one to be compiled by an untimed first call.
-      argument: Its argument.
+    An untimed first call compiles the function.
     """
     function(argument).block_until_ready()
-    # To wait for a GPU takes a tenth of a call, so it is asked for some before.
+    # Waiting for a GPU takes a tenth of a call, so several calls are started before.
     calls = 1 if next(iter(argument.devices())).platform == "cpu" else 10
     times = []
     for _ in range(5):

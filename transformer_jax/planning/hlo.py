@@ -15,13 +15,13 @@ _CALLED = re.compile(
     r"\b(?:body|to_apply|true_computation|false_computation|calls)=%([\w.\-~]+)"
     r"|branch_computations=\{([^}]*)\}"
 )
-# What makes no buffer and starts no kernel of its own.
+# Instructions that make no buffer and start no kernel.
 _FREE = {
     *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "while"),
     *("conditional", "call", "partition-id", "replica-id", "opt-barrier", "async-start"),
 }
 _CALLS = {"while", "conditional", "call", "async-start"}
-# Parts of an op_name that are no module's.
+# Parts of an op_name that do not name a module.
 _OF_NAME = {
     *("while", "body", "cond", "scan", "checkpoint", "rematted_computation", "closed_call"),
     *("stack", "blocks"),  # whose parameters are those of the model, and a scan of blocks
@@ -35,7 +35,7 @@ class Buffer(NamedTuple):
     Attributes:
       nbytes: Size of one array, including padding by the device's tiles.
       shape: Dtype and lengths of the axes.
-      site: The module, with * for the number of a block; `gradient of` it in the backward pass.
+      site: The module, with * for the number of a block; "gradient of ..." in the backward pass.
       count: Number of arrays; not all are kept at the same time.
     """
 
@@ -46,12 +46,7 @@ class Buffer(NamedTuple):
 
 
 def largest_buffers(text: str, count: int) -> list[Buffer]:
-    """Returns the largest arrays that a program computes.
-
-    Args:
-      text: Result of `Compiled.as_text`.
-      count: How many are returned.
-    """
+    """Returns some of the largest arrays that a program, text of `Compiled.as_text`, computes."""
     found: dict[tuple, int] = collections.Counter()
     for line, shape, _ in _instructions(text):
         for array in _ARRAY.finditer(shape):
@@ -61,13 +56,8 @@ def largest_buffers(text: str, count: int) -> list[Buffer]:
 
 
 def kernels(text: str) -> dict[str, int]:
-    """Returns the number of kernels of each kind in a program, a loop's body counted once.
-
-    Args:
-      text: Result of `Compiled.as_text`.
-    """
-    counts = collections.Counter(kind for _, _, kind in _instructions(text))
-    return dict(counts.most_common())
+    """Returns the number of kernels by kind in such a text, a loop's body counted once."""
+    return dict(collections.Counter(kind for _, _, kind in _instructions(text)).most_common())
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
@@ -76,9 +66,8 @@ def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
     current, entry = "", ""
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
-            current = head[2]
+            current, lines[head[2]] = head[2], []
             entry = current if head[1] else entry
-            lines[current] = []
         elif current and " = " in line:
             lines[current].append(line)
     waiting, seen = [entry], set()
@@ -88,29 +77,28 @@ def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
             continue
         seen.add(name)
         for line in lines[name]:
-            match = _INSTRUCTION.match(line)
-            if not match:
+            if not (match := _INSTRUCTION.match(line)):
                 continue
-            if match[3] in _CALLS:
+            _, shape, kind = match.groups()
+            if kind in _CALLS:
                 for one, several in _CALLED.findall(line):
                     waiting += [one] if one else re.findall(r"%([\w.\-~]+)", several)
-            if match[3] not in _FREE and not match[3].endswith("-done"):
-                yield line, match[2], match[3]
+            if kind not in _FREE and not kind.endswith("-done"):
+                yield line, shape, kind
 
 
 def _nbytes(array: re.Match) -> int:
     """Returns the size of an array in main memory, padding included; 0 if it stays on the chip."""
-    dtype, lengths, order, layout = array.groups()
-    layout = layout or ""
+    dtype, lengths, order, layout = array.groups(default="")
     if re.search(r"S\([1-46-9]\)", layout):  # 5 is the host's memory
         return 0
     bits = re.search(r"\d+", dtype)  # f8e4m3fn has 8
-    size = int(bits.group()) / 8 if bits else float(dtype == "pred")
+    size = int(bits[0]) / 8 if bits else float(dtype == "pred")
     shape = [int(length) for length in lengths.split(",") if length]
     tile = re.match(r"T\(([\d,]+)\)", layout)
     if tile and shape and order:
         minor_first = [int(axis) for axis in order.split(",")]
-        for axis, multiple in zip(minor_first, reversed(tile.group(1).split(",")), strict=False):
+        for axis, multiple in zip(minor_first, reversed(tile[1].split(",")), strict=False):
             shape[axis] = math.ceil(shape[axis] / int(multiple)) * int(multiple)
     return int(math.prod(shape) * size)
 
@@ -121,7 +109,7 @@ def _site_of(line: str) -> str:
     A fused operation has several names, `jit(advance)/(first:second)`: the first, and their count.
     """
     match = re.search(r'op_name="([^"]*)"', line)
-    op_name = match.group(1) if match else ""
+    op_name = match[1] if match else ""
     common, _, merged = op_name.partition("/(")
     first, *others = merged.split(":")
     more = f" and {len(others)} more" if others else ""

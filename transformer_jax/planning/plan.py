@@ -33,12 +33,9 @@ _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """Training steps that were run.
+    """Seconds of a step in each of several calls, and peak bytes on a device.
 
-    Attributes:
-      seconds: Seconds of a step in each call.
-      memory: Peak bytes on a device, or None if it does not say, or if
-        this process used more before.
+    memory is None if the device does not say, or if this process used more before.
     """
 
     seconds: tuple[float, ...]
@@ -60,7 +57,6 @@ class Plan:
         spare room, libtpu takes more than needed. None if it failed.
       held: Parts of these bytes: parameters, optimizer, batches, and the rest, which
         the step itself keeps (activations, gradients, scratch).
-      parameters: Number of parameters.
       per_step: Tokens (or examples) per update.
       counted: Unit of per_step.
       model_flops: Products of three forward passes, the basis of MFU.
@@ -68,13 +64,11 @@ class Plan:
       traffic: Bytes to and from a device's main memory, see bytes_accessed; None if the compiler
         failed or does not say.
       seconds: Seconds of a step at the device's full rates: products and traffic.
-      largest: Largest arrays that the step makes.
       kernels: Number of kernels by kind, a loop's body counted once.
       compile_seconds: Seconds of compilation on this machine.
       made_with: Versions of the compiler's packages.
       attention: Implementations of fused attention.
       made_up: Whether the text was missing, so that only its shapes are those of the config.
-      taken: Steps that were run as well, or None.
     """
 
     device: str
@@ -119,7 +113,7 @@ class Plan:
         """Returns the plan as plain JSON values."""
         largest = [buffer._asdict() for buffer in self.largest]
         derived = {"estimate": self.estimate, "mfu": self.mfu, "largest": largest}
-        return {**dataclasses.asdict(self), **derived}
+        return dataclasses.asdict(self) | derived
 
 
 def make_plan(
@@ -142,45 +136,45 @@ def make_plan(
     Raises:
       InvalidInput: The data is needed and missing, or the model cannot be made.
     """
-    task = stand_in(config, allow)
+    task, target = stand_in(config, allow), device.targets[0]
     prepared = prepare(config, allow=allow, task=task, devices=device.targets)
-    sharding = prepared.sharding
-    options = {} if thorough else device.quick_options
+    compiled, needed, laid_out, traffic, text = None, None, None, None, ""
     started = time.monotonic()
-    refused, compiled = None, None
     try:
-        compiled = lowered_for(prepared, device.target).compile(compiler_options=options)
+        compiled = lowered_for(prepared, target).compile(
+            compiler_options={} if thorough else device.quick_options
+        )
     except jax.errors.JaxRuntimeError as error:
         refused = bytes_refused(error)
         if refused is None:
             raise
+        needed = refused or None
     seconds = time.monotonic() - started
-    state = prepared.template
+    mesh = {} if prepared.sharding is None else dict(prepared.sharding.mesh.shape)
+    step_flops = flops_of(jax.make_jaxpr(prepared.advance)(*prepared.shapes))
+    flops_here = step_flops / math.prod(mesh.values())
+    if compiled is not None:
+        needed, text = peak_bytes(compiled, target.platform), compiled.as_text()
+        laid_out, traffic = laid_out_bytes(compiled), bytes_accessed(compiled, flops_here, config)
     held = {
-        "parameters": nbytes(state.params),
-        "optimizer": nbytes(state.opt_state),
+        "parameters": nbytes(prepared.template.params),
+        "optimizer": nbytes(prepared.template.opt_state),
         "batches": nbytes(prepared.shapes[2]),
     }
-    needed = peak_bytes(compiled, device.target.platform) if compiled else refused or None
     if needed:
         held["the step"] = max(0, needed - sum(held.values()))
     fits = compiled is not None and needed is not None and needed <= device.memory
-    text = compiled.as_text() if compiled else ""
-    step_flops = flops_of(jax.make_jaxpr(prepared.advance)(*prepared.shapes))
-    count = 1 if sharding is None else sharding.mesh.size
-    bounds = {"products": step_flops / count / device.rates[config.model.dtype]}
-    traffic = bytes_accessed(compiled, step_flops / count, config) if compiled else None
+    bounds = {"products": flops_here / device.rates[config.model.dtype]}
     if traffic is not None:
         bounds["traffic"] = traffic / device.bandwidth
-    sizes = {} if sharding is None else sharding.mesh.shape
     return Plan(
         device=device.name,
-        mesh={name: size for name, size in sizes.items() if size > 1},
+        mesh={axis: size for axis, size in mesh.items() if size > 1},
         changes=changes or {},
         fits=fits,
         memory=device.memory,
         needed=needed,
-        laid_out=laid_out_bytes(compiled) if compiled else None,
+        laid_out=laid_out,
         held=held,
         parameters=prepared.num_parameters,
         per_step=prepared.count_of_update,
@@ -193,9 +187,9 @@ def make_plan(
         kernels=kernels(text),
         compile_seconds=seconds,
         made_with=versions_of(_COMPILERS),
-        attention=tuple(kernels_of(prepared, device.target.platform)),
+        attention=tuple(kernels_of(prepared, target.platform)),
         made_up=task is not None,
-        taken=_take(prepared, compiled, device.target, steps) if fits and steps else None,
+        taken=_take(prepared, compiled, target, steps) if fits and steps else None,
     )
 
 
@@ -203,8 +197,8 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
     """Returns the bytes of a step as the compiler counts them, with loops counted completely.
 
     The compiler counts the body of a loop once. Parts of an accumulated batch and scanned blocks
-    are loops, so its bytes are scaled by the ratio of all operations to those it counts, but
-    at most by the number of repeats of these loops.
+    are loops, so the bytes are scaled by the ratio of all operations to those it counts, but
+    at most by the number of repeats of these loops. Returns None if it counts no bytes.
 
     Args:
       compiled: The compiled step.
@@ -212,14 +206,14 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
       config: Config of the run.
     """
     analysis = compiled.cost_analysis() or {}
-    nbytes, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
-    if not nbytes:
+    accessed, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
+    if not accessed:
         return None
     model = config.model
     blocks = model.depth // max(1, len(model.layers)) if model.scan_layers else 1
     repeats = float(config.training.accumulation * max(blocks, 1))
     missed = flops / counted if counted > 0 else repeats
-    return nbytes * min(max(missed, 1.0), repeats)
+    return accessed * min(max(missed, 1.0), repeats)
 
 
 def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
@@ -244,11 +238,9 @@ def _most_held(device: Any) -> int:
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
-    """Lowers the program of a run, which takes some steps with the state donated.
+    """Lowers the program of a run for its sharding, or for a device if it has none.
 
-    Args:
-      prepared: Data, model and optimizer, with the sharding if there are several devices.
-      device: Placement of the arrays otherwise.
+    The program takes some steps, with the state donated.
     """
     mesh = prepared.sharding
     elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere

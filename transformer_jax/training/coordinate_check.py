@@ -21,12 +21,7 @@ from transformer_jax.training.step import make_initial_state, make_train_step
 
 
 class Coordinate(NamedTuple):
-    """Size of one activation of the model, at each width.
-
-    Attributes:
-      rms: Root mean square of its activations after the updates.
-      change: Root mean square of their change by the updates.
-    """
+    """Root mean squares of an activation after the updates, and of its change, at each width."""
 
     rms: tuple[float, ...]
     change: tuple[float, ...]
@@ -59,7 +54,7 @@ def coordinate_check(
     task = make_task(config, allow=own_modules(config))
     measured = [_measure(_at_width(config, width), task, steps) for width in widths]
     return {
-        name: Coordinate(*(tuple(sizes[name][part] for sizes in measured) for part in (0, 1)))
+        name: Coordinate(*zip(*(sizes[name] for sizes in measured), strict=True))
         for name in measured[0]
     }
 
@@ -80,35 +75,30 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
     own = own_modules(config)
     model, optimizer = make_model(config, task.sizes, own), make_optimizer(config, own)
     seeds, objective = seeds_of(config), make_objective(config, own)
-    start = jax.jit(make_initial_state(model, optimizer, seeds.initial))()
+    state = jax.jit(make_initial_state(model, optimizer, seeds.initial))()
     take_step = jax.jit(make_train_step(model, optimizer, seeds.dropout, objective=objective))
     inputs = task.batch(seeds.order, 0)["inputs"]
 
     @jax.jit
     def activations(params: Any) -> dict[str, jax.Array]:
-        logits, state = model.apply(
+        logits, captured = model.apply(
             {"params": params}, **inputs, capture_intermediates=_is_looked_at
         )
-        named = sorted(by_path(state["intermediates"]).items())
+        named = sorted(by_path(captured["intermediates"]).items())
         outputs = {path.split("/__call__")[0]: leaf for path, leaf in named if "/__call__" in path}
         return outputs | {"logits": logits}
 
-    state = start
+    before = activations(state.params)
     for step in range(steps):
         state, _ = take_step(state, task.batch(seeds.order, step))
-    before, after = activations(start.params), activations(state.params)
+    after = activations(state.params)
     return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
 
 
-_BRANCHES = ("attention", "mixer", "feed_forward")
-
-
 def _is_looked_at(module: Any, method: str) -> bool:
-    return (
-        method == "__call__"
-        and module.name is not None
-        and (module.name.startswith("block_") or module.name in _BRANCHES)
-    )
+    name = module.name or ""
+    is_branch = name in ("attention", "mixer", "feed_forward")
+    return method == "__call__" and (is_branch or name.startswith("block_"))
 
 
 def _rms(array: jax.Array) -> float:

@@ -54,7 +54,7 @@ def export_run(
       InvalidInput: transformers has no equivalent model or tokenizer, or
         the folder is not empty. Nothing is written then.
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
     tokenizer = None
     if run.tokenizer is not None:
@@ -67,8 +67,8 @@ def export_run(
     if data and "pixel_mean" in data:
         write_json(folder, "preprocessor_config.json", _pixels_of(run, data))
     architecture = exported.config["architectures"][0]
-    page = _model_card(run, architecture, name, scores or {})
-    (folder / "README.md").write_text(page, encoding="utf-8")
+    card = _model_card(run, architecture, name, scores or {})
+    (folder / "README.md").write_text(card, encoding="utf-8")
     return architecture
 
 
@@ -83,19 +83,20 @@ def _settings_of(run: Run) -> dict[str, Any]:
     origin = run.config.initial.weights
     if origin and is_of_huggingface(origin):
         with contextlib.suppress(InvalidInput):  # gone, or offline: then a text has no end
-            their_settings = read_settings(folder_of(origin, weights=False))
-            settings |= {
-                name: their_settings[name] for name in _TOKEN_IDS if name in their_settings
-            }
+            stored = read_settings(folder_of(origin, weights=False))
+            settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
     if run.tokenizer is not None and _is_framed(run):
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
         if run.config.data.task == "translation":
             start, *forced = run.target_begin
             settings |= {} if run.begins else {"bos_token_id": specials.begin}
-            settings["eos_token_id"] = specials.end
-            settings |= {"decoder_start_token_id": start, "forced_eos_token_id": None}
-            settings["forced_bos_token_id"] = forced[0] if forced else None
+            settings |= {
+                "eos_token_id": specials.end,
+                "decoder_start_token_id": start,
+                "forced_eos_token_id": None,
+                "forced_bos_token_id": forced[0] if forced else None,
+            }
     return settings
 
 
@@ -110,9 +111,7 @@ def _tokenizer_settings(run: Run) -> dict[str, Any]:
     if tokenizer is not None and _is_framed(run):
         special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file stays as it is
-            special = {
-                p: name for p, name in special.items() if tokenizer.number_of(name) is not None
-            }
+            special = {p: n for p, n in special.items() if tokenizer.number_of(n) is not None}
         names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in special.items()}
     types = ["token_type_ids"] if getattr(run.model, "num_types", 0) else []
     return {
@@ -125,7 +124,7 @@ def _tokenizer_settings(run: Run) -> dict[str, Any]:
 
 
 def _pixels_of(run: Run, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns preprocessor_config.json: how pixels are scaled."""
+    """Returns preprocessor_config.json, the scaling of pixels."""
     height, width, _ = run.model.image_shape
     return {
         "image_processor_type": "ViTImageProcessor",
@@ -151,39 +150,39 @@ def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any
         "Tokens": _without_folders(config.data.tokenizer) if has_text else None,
         "Started from": _without_folders(config.initial.weights),
     }
-    lines = [
-        "---",
-        "library_name: transformers",
-        "tags: [transformer_jax]",
-        "---",
-        "",
-        f"# {name}",
-        "",
-        f"{architecture}, {count:,} parameters, {trained}.",
-        "",
-        *(f"- {what}: {value}" for what, value in facts.items() if value is not None),
-        "",
-        *_table_of(scores),
-        "## Use",
-        "",
-        "```python",
-        f"from transformers import {auto}" + ", AutoTokenizer" * has_text,
-        "",
-        f'model = {auto}.from_pretrained("FOLDER")',
-        *(['tokenizer = AutoTokenizer.from_pretrained("FOLDER")'] if has_text else []),
-        "```",
-        "",
-        'In JAX: `transformer_jax.load_run("FOLDER")`.',
-        "",
-        "## Config",
-        "",
-        "What it has otherwise than the defaults of transformer_jax:",
-        "",
-        "```",
-        *(f"{k}={_without_folders(value)}" for k, value in stated(flatten(config)).items()),
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
+    facts_list = "\n".join(f"- {k}: {v}" for k, v in facts.items() if v is not None)
+    tokenizer_line = '\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")' * has_text
+    changes = stated(flatten(config)).items()
+    options_list = "\n".join(f"{k}={_without_folders(v)}" for k, v in changes)
+    return f"""---
+library_name: transformers
+tags: [transformer_jax]
+---
+
+# {name}
+
+{architecture}, {count:,} parameters, {trained}.
+
+{facts_list}
+
+{_table_of(scores)}## Use
+
+```python
+from transformers import {auto}{", AutoTokenizer" * has_text}
+
+model = {auto}.from_pretrained("FOLDER"){tokenizer_line}
+```
+
+In JAX: `transformer_jax.load_run("FOLDER")`.
+
+## Config
+
+Options that differ from the defaults of transformer_jax:
+
+```
+{options_list}
+```
+"""
 
 
 def _without_folders(value: Any) -> Any:
@@ -192,7 +191,8 @@ def _without_folders(value: Any) -> Any:
     return Path(value).name if is_path else value
 
 
-def _table_of(scores: Mapping[str, Any]) -> list[str]:
+def _table_of(scores: Mapping[str, Any]) -> str:
+    """Returns the section of scores as Markdown, empty if there are none."""
     numbers = {
         split: {name: value for name, value in means.items() if is_number(value)}
         for split, means in scores.items()
@@ -200,10 +200,10 @@ def _table_of(scores: Mapping[str, Any]) -> list[str]:
     }
     names = list(dict.fromkeys(name for means in numbers.values() for name in means))
     if not names:
-        return []
+        return ""
     rows = [
-        f"| {split} | {' | '.join(f'{means[n]:.4f}' if n in means else '' for n in names)} |"
+        [split, *(f"{means[n]:.4f}" if n in means else "" for n in names)]
         for split, means in numbers.items()
     ]
-    head = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
-    return ["## Scores", "", *head, *rows, ""]
+    table = [["split", *names], ["---", *["---:"] * len(names)], *rows]
+    return "## Scores\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in table) + "\n"

@@ -28,16 +28,16 @@ def flops_of(program: Any) -> float:
     """
     total = 0.0
     for equation in operations_of(program).eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            summed = math.prod(left[axis] for axis in contracted)
-            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
-        elif equation.primitive.name == "conv_general_dilated":
+        name, numbers = equation.primitive.name, equation.params.get("dimension_numbers")
+        summed = 0.0  # numbers in each sum of products
+        if name == "dot_general":
+            (contracted, _), _ = numbers
+            summed = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+        elif name == "conv_general_dilated":
             kernel = equation.invars[1].aval.shape
-            numbers = equation.params["dimension_numbers"]
             summed = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        if summed:
             total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
-        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        times = equation.params["length"] if name == "scan" else 1
         total += times * max(map(flops_of, subprograms(equation)), default=0.0)
     return total

@@ -1,7 +1,7 @@
-"""Hooks, functions that are called during training: HOOKS, and the mark of one that intervenes.
+"""Hooks: functions that are called during training and return numbers by name, or None.
 
-The names of a hook's arguments say what it needs, and it returns numbers by name, which go to
-metrics.jsonl as NAME_OF_THE_HOOK/NAME:
+The numbers go to metrics.jsonl as NAME_OF_THE_HOOK/NAME. The names of a hook's arguments, all of
+them copies, say what it needs:
 
   state   the training state: step, params, opt_state
   run     the model as it would be loaded now (see load_run)
@@ -9,8 +9,7 @@ metrics.jsonl as NAME_OF_THE_HOOK/NAME:
   batch   the batch of the next update
   step    number of updates so far
 
-It gets copies, so it changes no bit of training. A hook that is meant to returns a new
-state, or a state and numbers, and is marked by `intervenes`; that identifies a study's cells too.
+A hook that changes training is marked by `intervenes`, which identifies a study's cells too.
 """
 
 import dataclasses
@@ -24,11 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all
 
-from transformer_jax import inspection, own
+from transformer_jax import inspection
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of
+from transformer_jax.own import intervenes as does_intervene
 from transformer_jax.placement import sharded
 from transformer_jax.processes import whole
 from transformer_jax.training.measuring import is_number
@@ -58,9 +58,8 @@ def parameter_norms(state: TrainState) -> Numbers:
 
 def residual_norms(run: Run, batch: Batch) -> Numbers:
     """Root mean square of the residual stream after each block, over the positions of a batch."""
-    return _at_sites(run.model, run.sharding, "*block_*.residual", _size)(
-        run.params, batch["inputs"]
-    )
+    sites = _at_sites(run.model, run.sharding, "*block_*.residual", _size)
+    return sites(run.params, batch["inputs"])
 
 
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
@@ -68,9 +67,8 @@ def attention_entropy(run: Run, batch: Batch) -> Numbers:
 
     Weights that are not distributions, of sigmoids or differences, have none.
     """
-    entropies = _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(
-        run.params, batch["inputs"]
-    )
+    sites = _at_sites(run.model, run.sharding, "*attention.weights", _entropy)
+    entropies = sites(run.params, batch["inputs"])
     return {name: number for name, number in entropies.items() if not jnp.isnan(number)}
 
 
@@ -127,12 +125,12 @@ def call_hooks(
     Returns:
       The state, unchanged unless a hook intervened, and the numbers.
     Raises:
-      InvalidInput: A user-defined hook failed, or returned something else.
+      InvalidInput: A user-defined hook failed, or returned a value of a wrong type.
     """
     row: dict[str, float] = {}
     for name in names:
         hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
-        changes = own.intervenes(name)
+        is_own = is_user_defined(name)
         makers = {  # copies, since a hook may keep them and the next update ends the state
             "state": lambda state=state: whole(jax.tree.map(jnp.copy, state)),
             "run": lambda state=state: _copied(run_of(state)),
@@ -142,20 +140,26 @@ def call_hooks(
         }
         arguments = inspect.signature(hook).parameters
         try:
-            with faults_of(*([who] if is_user_defined(name) else [])):
+            with faults_of(*([who] if is_own else [])):
                 returned = hook(**{key: makers[key]() for key in arguments if key in makers})
         except InvalidInput as error:
-            raise InvalidInput(
-                str(error) if is_user_defined(name) else f"{who}: {error}"
-            ) from error
-        if changes:
-            new, returned = (
-                returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
-            )
-            new = jax.tree.map(jnp.copy, _checked(who, state, new))
-            # Each process has its own, and they are to be one.
+            if is_own:
+                raise
+            raise InvalidInput(f"{who}: {error}") from error
+        if does_intervene(name):
+            is_pair = type(returned) is tuple and len(returned) == 2
+            new, returned = returned if is_pair else (returned, None)
+            if not isinstance(new, TrainState) or _shapes(new) != _shapes(state):
+                raise InvalidInput(
+                    f"{who}: a hook that intervenes must return a state of the same arrays"
+                )
+            new = jax.tree.map(jnp.copy, new)
+            # All processes continue from the state of the first one.
             state = broadcast_one_to_all(new) if jax.process_count() > 1 else new
-        row |= _numbers(who, name.rpartition(":")[2], returned)
+        numbers = {} if returned is None else returned
+        if not isinstance(numbers, Mapping) or not all(map(is_number, numbers.values())):
+            raise InvalidInput(f"{who}: expected numbers by name, or None; got {str(numbers)[:60]}")
+        row |= {f"{name.rpartition(':')[2]}/{key}": float(n) for key, n in numbers.items()}
     return state, row
 
 
@@ -163,20 +167,5 @@ def _copied(run: Run) -> Run:
     return dataclasses.replace(run, params=jax.tree.map(jnp.copy, run.params))
 
 
-def _checked(who: str, old: TrainState, new: Any) -> TrainState:
-    """Returns the new state if it has the same arrays as the old one."""
-    shapes = [
-        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
-        for tree in (old, new)
-    ]
-    if not isinstance(new, TrainState) or shapes[0] != shapes[1]:
-        raise InvalidInput(f"{who}: a hook that intervenes must return a state of the same arrays")
-    return new
-
-
-def _numbers(who: str, name: str, returned: Any) -> dict[str, float]:
-    if returned is None:
-        return {}
-    if not isinstance(returned, Mapping) or not all(map(is_number, returned.values())):
-        raise InvalidInput(f"{who}: expected numbers by name, or None; got {str(returned)[:60]}")
-    return {f"{name}/{key}": float(value) for key, value in returned.items()}
+def _shapes(state: Any) -> Any:
+    return jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), state)

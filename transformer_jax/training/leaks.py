@@ -1,7 +1,7 @@
 """Checks of user-defined components before they train: no leaks, no NaN from padding."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ def refuse_what_leaks(prepared: Prepared) -> None:
 
     Logits of a model that predicts its next inputs must not depend on later tokens or on other
     documents; those of a decoder on no token that its masks hide; and no scored logits on padding.
-    They must be finite where a query may attend to nothing, as padded queries do.
+    They must be finite even if a query may attend to nothing, as padded queries do.
 
     Raises:
       InvalidInput: A check fails; the message names the positions.
@@ -36,25 +36,45 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     if not own or model in _tried:
         return
     batch = _rows_of_most_kinds(prepared.task.batch(0, 0))
-    who = f"{', '.join(own)}: what is hidden is seen"
-    _refuse_nan_of_padding(prepared, batch["inputs"], ", ".join(own))
+    noise = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(noise.normal(scale=_NOISE, size=leaf.shape), leaf.dtype),
+        prepared.template.params,
+    )
+
+    @jax.jit
+    def logits_of(inputs: Any) -> jax.Array:
+        return model.apply({"params": params}, **inputs)
+
+    inputs, own_names = batch["inputs"], ", ".join(own)
+    _refuse_nan_of_padding(model, logits_of, inputs, own_names)
     for changed, scored, what in _hidden(prepared, batch):
-        if changed.any() and scored.any():
-            _refuse_difference(prepared, batch["inputs"], changed, scored, f"{who}: {what}")
+        if not (changed.any() and scored.any()):
+            continue
+        tokens = inputs["tokens"]
+        others = np.where(changed, (tokens + 1) % prepared.task.sizes["vocab_size"], tokens)
+        inputs_of_both = (inputs | {"tokens": t.astype(tokens.dtype)} for t in (tokens, others))
+        before, after = (np.asarray(logits_of(x), np.float32)[scored] for x in inputs_of_both)
+        largest = np.abs(before - after).max(initial=0.0)
+        if not largest <= 1e-5 * max(np.abs(before).max(initial=0.0), 1.0):
+            raise InvalidInput(
+                f"{own_names}: what is hidden is seen: {what}, by up to {largest:.2g}"
+            )
     _tried.add(model)
 
 
-def _refuse_nan_of_padding(prepared: Prepared, inputs: Any, own: str) -> None:
+def _refuse_nan_of_padding(
+    model: Any, logits_of: Callable[[Any], jax.Array], inputs: Any, own: str
+) -> None:
     """Raises InvalidInput if padded positions make logits of other positions NaN."""
-    is_told = "segments" in inspect.signature(type(prepared.model).__call__).parameters
-    if not is_told or "tokens" not in inputs or "source" in inputs:
+    reads_segments = "segments" in inspect.signature(type(model).__call__).parameters
+    if not reads_segments or "tokens" not in inputs or "source" in inputs:
         return
     tokens = inputs["tokens"]
     is_real = np.broadcast_to(np.arange(tokens.shape[-1]) < tokens.shape[-1] // 2, tokens.shape)
     padded = inputs | {"segments": is_real.astype(np.int32)}
     padded.pop("positions", None)
-    params = _random_params(prepared)
-    logits = jax.jit(lambda: prepared.model.apply({"params": params}, **padded))()
+    logits = logits_of(padded)
     per_token = logits.ndim == tokens.ndim + 1
     if not np.isfinite(np.asarray(logits, np.float32)[is_real if per_token else ...]).all():
         raise InvalidInput(
@@ -75,15 +95,6 @@ def _rows_of_most_kinds(batch: Batch) -> Batch:
     return take_rows(batch, np.unique(most))
 
 
-def _random_params(prepared: Prepared) -> Any:
-    """Returns normally distributed parameters, none of which is 0 by design."""
-    noise = np.random.default_rng(0)
-    shapes = prepared.template.params
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(noise.normal(scale=_NOISE, size=leaf.shape), leaf.dtype), shapes
-    )
-
-
 def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     """Yields tokens to change, positions whose logits must stay, and the message if they do not."""
     inputs, model = batch["inputs"], prepared.model
@@ -92,7 +103,9 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
     shape = inputs["tokens"].shape
     segments = inputs.get("segments")
     from_left = getattr(prepared.task, "reads_from_left", predicts_its_inputs(batch))
-    if (from_left or isinstance(model, Decoder)) and _says_that_it_hides(model):
+    # A user's mask may show a prefix.
+    hides_later = not hasattr(model, "is_causal") or model.is_causal()
+    if (from_left or isinstance(model, Decoder)) and hides_later:
         middle = shape[-1] // 2
         later = np.broadcast_to(np.arange(shape[-1]) >= middle, shape)
         yield later, ~later, f"tokens from place {middle} on change the logits before it"
@@ -117,25 +130,3 @@ def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
         seen = np.ones((length, length), bool) if mask is None else np.asarray(mask.dense())
         reached = reached | seen[:, reached].any(1)
     return reached
-
-
-def _says_that_it_hides(model: Any) -> bool:
-    """Returns whether later tokens must be hidden; a user's mask may show a prefix."""
-    return not hasattr(model, "is_causal") or model.is_causal()
-
-
-def _refuse_difference(
-    prepared: Prepared, inputs: Any, changed: np.ndarray, scored: np.ndarray, why: str
-) -> None:
-    """Raises InvalidInput if changing tokens changes scored logits."""
-    params = _random_params(prepared)
-    apply = jax.jit(lambda tokens: prepared.model.apply({"params": params}, **inputs | tokens))
-    tokens = inputs["tokens"]
-    others = np.where(changed, (tokens + 1) % prepared.task.sizes["vocab_size"], tokens)
-    before, after = (
-        np.asarray(apply({"tokens": values.astype(tokens.dtype)}), np.float32)[scored]
-        for values in (tokens, others)
-    )
-    largest = np.abs(before - after).max(initial=0.0)
-    if not largest <= 1e-5 * max(np.abs(before).max(initial=0.0), 1.0):
-        raise InvalidInput(f"{why}, by up to {largest:.2g}")

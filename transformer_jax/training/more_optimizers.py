@@ -1,8 +1,5 @@
 """Less common optimizers, imported when they are chosen."""
 
-from typing import Any
-
-import jax
 import optax
 import optax.contrib
 
@@ -11,6 +8,7 @@ from transformer_jax.training.optimizers import (
     Transformation,
     UpdateParts,
     is_hidden_kernel,
+    map_paths,
     stateless_by_path,
 )
 
@@ -26,15 +24,14 @@ def adafactor(
     Factored for arrays with two axes of 128 or more; smaller ones are kept whole.
 
     Args:
-      parts: See UpdateParts.
       decay_rate: Exponent with which older moments decay.
       clip: Largest root mean square of an update.
       scale_by_parameters: Whether updates are relative to the size of the parameters, as in the
         paper; then the rate should be higher.
     """
-    relative = [optax.scale_by_param_block_rms()] if scale_by_parameters else []
-    moments = optax.scale_by_factored_rms(decay_rate=decay_rate)
-    rule = [moments, optax.clip_by_block_rms(clip), *relative]
+    rule = [optax.scale_by_factored_rms(decay_rate=decay_rate), optax.clip_by_block_rms(clip)]
+    if scale_by_parameters:
+        rule.append(optax.scale_by_param_block_rms())
     return optax.chain(*rule, parts.decay, parts.rate)
 
 
@@ -53,24 +50,14 @@ def muon(
     stacked kernels of experts are treated one by one.
 
     Args:
-      parts: See UpdateParts.
       beta: Decay of the momentum.
       nesterov: Whether to use Nesterov momentum.
       b1: AdamW's, for embeddings, norms, biases and parameters outside the blocks.
       b2: AdamW's.
     """
-
-    def matrices(params: Any) -> Any:
-        numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
-        return jax.tree.map_with_path(
-            lambda path, leaf: numbers if is_hidden_kernel(path) else None, params
-        )
-
-    def labels(params: Any) -> Any:
-        return jax.tree.map_with_path(
-            lambda path, _: "muon" if is_hidden_kernel(path) else "adam", params
-        )
-
+    numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
+    matrices = map_paths(lambda path: numbers if is_hidden_kernel(path) else None)
+    labels = map_paths(lambda path: "muon" if is_hidden_kernel(path) else "adam")
     orthogonal = optax.contrib.scale_by_muon(
         beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
     )
@@ -90,11 +77,10 @@ def schedule_free(
     `warmup_constant`. Models are evaluated and loaded with the mean.
 
     Args:
-      parts: See UpdateParts.
       b1: Weight of the mean in the point where gradients are taken; part of the state.
       b2: Decay per step of the mean of squared gradients.
       eps: Added to the square root of the second moment, for numerical stability.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
-    # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.
+    # optax counts from 1 when it weighs by rates; a schedule counts the updates before.
     return optax.contrib.schedule_free(base, lambda count: parts.schedule(count - 1), b1=b1)

@@ -4,6 +4,7 @@ An objective is any object with the method `sums` of CrossEntropy.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -82,19 +83,6 @@ class InChunks:
             return self.objective.sums(hidden, project, targets, weights, key)
         keys = None if key is None else jax.random.split(key, -(-length // self.places))
 
-        def sums(*rows: Array) -> Sums:
-            return self._sums_of_chunks(*rows, project, keys)
-
-        return by_device(sums, hidden, targets, weights)
-
-    def _sums_of_chunks(
-        self,
-        hidden: Array,
-        targets: Array,
-        weights: Array,
-        project: Callable[[Array], Array],
-        keys: Array | None,
-    ) -> Sums:
         def chunked(array: Array) -> Array:
             """[B, L, ...] -> [chunks, B, places, ...]."""
             return jnp.moveaxis(in_blocks(array, self.places, 1 - array.ndim), 1, 0)
@@ -102,14 +90,18 @@ class InChunks:
         def of_chunk(hidden: Array, targets: Array, weights: Array, key: Array | None) -> Sums:
             return self.objective.sums(hidden, project, targets, weights, key)
 
-        chunks = (*(chunked(array) for array in (hidden, targets, weights)), keys)
-        first = jax.tree.map(lambda array: array[0], chunks)
-        zeros = jax.tree.map(
-            lambda shape: jnp.zeros(shape.shape, shape.dtype), jax.eval_shape(of_chunk, *first)
-        )
         again = jax.checkpoint(of_chunk, prevent_cse=False)
-        add = lambda sums, chunk: (jax.tree.map(jnp.add, sums, again(*chunk)), None)  # noqa: E731
-        return jax.lax.scan(add, zeros, chunks)[0]
+
+        def add(sums: Sums, chunk: Any) -> tuple[Sums, None]:
+            return jax.tree.map(jnp.add, sums, again(*chunk)), None
+
+        def of_rows(*rows: Array) -> Sums:
+            chunks = (*map(chunked, rows), keys)
+            first = jax.tree.map(lambda array: array[0], chunks)
+            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_chunk, *first))
+            return jax.lax.scan(add, zeros, chunks)[0]
+
+        return by_device(of_rows, hidden, targets, weights)
 
 
 def in_chunks(objective: Any, places: int | None) -> Any:
@@ -128,7 +120,7 @@ def score_batch(
     key: Array | None = None,
     **options: Any,
 ) -> tuple[Sums, Array]:
-    """Applies a model to a batch; returns sums by example, and losses that layers add.
+    """Returns the sums of a model's losses by example, and the losses that its layers add.
 
     Args:
       model: A model that takes the batch's inputs and `return_hidden` and has `project`, as Decoder
@@ -141,12 +133,10 @@ def score_batch(
     Returns:
       Sums of [B] each, and the sum of the values sown under `losses`, [B], 0 in most models.
     """
-    variables, is_parted = {"params": params}, hasattr(model, "project")
-
-    def project(hidden: Array) -> Any:
-        return model.apply(variables, hidden, method="project") if is_parted else hidden
-
-    if is_parted:
+    variables = {"params": params}
+    project: Callable[[Array], Any] = lambda hidden: hidden  # noqa: E731
+    if hasattr(model, "project"):
+        project = functools.partial(model.apply, variables, method="project")
         options["return_hidden"] = True
     hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=["losses"])
     sums = objective.sums(hidden, project, batch["targets"], batch["weights"], key)

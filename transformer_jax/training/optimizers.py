@@ -1,9 +1,8 @@
 """Optimizers by name, all from optax.
 
-Each combines its own rule with parts that all share: weight decay and the learning rate.
+Each combines its own rule with the parts that all share, weight decay and the learning rate.
 """
 
-import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -45,7 +44,6 @@ def adamw(
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
 
     Args:
-      parts: See UpdateParts.
       b1: Decay per step of the mean of gradients.
       b2: Decay per step of the mean of squared gradients.
       eps: Added to the square root of the second moment, for numerical stability.
@@ -59,7 +57,6 @@ def adam(
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
 
     Args:
-      parts: See UpdateParts.
       b1: Decay per step of the mean of gradients.
       b2: Decay per step of the mean of squared gradients.
       eps: Added to the square root of the second moment, for numerical stability.
@@ -73,7 +70,6 @@ def sgd(
     """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
 
     Args:
-      parts: See UpdateParts.
       momentum: Decay per step of the sum of gradients.
       nesterov: Whether to use Nesterov momentum.
     """
@@ -86,7 +82,6 @@ def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> T
     Use a learning rate 3 to 10 times lower than AdamW's, and a decay as much higher.
 
     Args:
-      parts: See UpdateParts.
       b1: Weight of the mean in the direction of an update.
       b2: Decay per step of the mean of gradients.
     """
@@ -117,13 +112,8 @@ def reads_the_width(path: tuple) -> bool:
 
 
 def is_hidden_kernel(path: tuple) -> bool:
-    """Returns whether its output size grows with the width too: a matrix in the sense of Muon."""
+    """Returns whether the output size grows with the width too, as for the matrices of Muon."""
     return reads_the_width(path) and path_text(path).split("/")[-2] != "router"
-
-
-def frozen_mask(params, prefixes: tuple[str, ...]):
-    """Returns a tree of bools that marks parameters with one of the path prefixes."""
-    return jax.tree.map_with_path(lambda path, _: _is_frozen(path, prefixes), params)
 
 
 def _is_frozen(path: tuple, prefixes: tuple[str, ...]) -> bool:
@@ -145,21 +135,24 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
     Deciding by the number of axes would fail for parameters stacked over layers or seeds.
     """
     optimizer = config.optimizer
-    decays = path_text(path).rsplit("/", 1)[-1] in optimizer.decay_parameters
-    if _is_frozen(path, config.training.frozen) or not decays:
+    name = path_text(path).rsplit("/", 1)[-1]
+    if name not in optimizer.decay_parameters or _is_frozen(path, config.training.frozen):
         return 0.0
     # The parametrisation lowers the rate and leaves rate times decay as it is.
     gain = width_gain if reads_the_width(path) else 1.0
     return multiplier(path, optimizer.decay_multipliers) / gain
 
 
-def stateless_by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
+def stateless_by_path(function: Callable[[tuple, Array, Array], Array]) -> Transformation:
     """Returns a stateless transformation that handles each parameter according to its path."""
+    return optax.stateless(
+        lambda updates, params: jax.tree.map_with_path(function, updates, params)
+    )
 
-    def update(updates: Any, params: Any) -> Any:
-        return jax.tree.map_with_path(function, updates, params)
 
-    return optax.stateless(update)
+def map_paths(function: Callable[[tuple], Any]) -> Callable[[Any], Any]:
+    """Returns a function from parameters to the tree of values that their paths have."""
+    return lambda params: jax.tree.map_with_path(lambda path, _: function(path), params)
 
 
 # ---------------------------------------------------------------- means of weights
@@ -190,8 +183,7 @@ def weight_mean(decay: float) -> Transformation:
 def evaluated_params(opt_state: Any, params: Any) -> Any:
     """Returns the weights to evaluate and load: their average if the optimizer keeps one."""
     kinds = (WeightMean, optax.contrib.ScheduleFreeState)
-    states = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, kinds))
-    for state in states:
+    for state in jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, kinds)):
         if isinstance(state, WeightMean):
             return state.mean
         if isinstance(state, optax.contrib.ScheduleFreeState):
@@ -237,12 +229,13 @@ def make_optimizer(
       allow: User-defined modules that may be imported.
       numbers: Values that replace the config's, see traced_numbers; floats or float32.
     """
-    numbers, limit = numbers or {}, config.training.clip_norm
+    numbers, training = numbers or {}, config.training
     schedule = make_schedule(config, allow, numbers.get("optimizer.learning_rate"))
     decay = numbers.get("optimizer.weight_decay", config.optimizer.weight_decay)
-    gain = _width_gain(config, allow)
-    frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
-    stop = optax.masked(optax.set_to_zero(), frozen)
+    parametrisation = chosen(
+        PARAMETRISATIONS, config.model.parametrisation, "model.parametrisation", allow
+    )(**options_of(config, "model.parametrisation"))
+    gain = parametrisation.learning_rate_gain(config.model.width)
     parts = UpdateParts(
         decay=_decay_by_path(config, decay, gain),
         rate=_rate_by_path(config, schedule, gain),
@@ -250,22 +243,17 @@ def make_optimizer(
     )
     make = chosen(OPTIMIZERS, config.optimizer.name, "optimizer.name", allow)
     own = {key.removeprefix("optimizer."): n for key, n in numbers.items() if key not in OPTIONS}
-    optimizer = make(parts, **{**options_of(config, "optimizer.name"), **own})
-    if limit is not None:
-        optimizer = optax.chain(optax.clip_by_global_norm(limit), optimizer)
-    if config.training.frozen:
+    optimizer = make(parts, **options_of(config, "optimizer.name") | own)
+    if training.clip_norm is not None:
+        optimizer = optax.chain(optax.clip_by_global_norm(training.clip_norm), optimizer)
+    if training.frozen:
+        stop = optax.masked(
+            optax.set_to_zero(), map_paths(lambda path: _is_frozen(path, training.frozen))
+        )
         optimizer = optax.chain(stop, optimizer, stop)  # clipping does not see them
-    if config.training.weight_ema is not None:
-        optimizer = optax.chain(optimizer, weight_mean(config.training.weight_ema))
+    if training.weight_ema is not None:
+        optimizer = optax.chain(optimizer, weight_mean(training.weight_ema))
     return optimizer
-
-
-def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
-    name = config.model.parametrisation
-    width_scaling = chosen(PARAMETRISATIONS, name, "model.parametrisation", allow)(
-        **options_of(config, "model.parametrisation")
-    )
-    return width_scaling.learning_rate_gain(config.model.width)
 
 
 def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
@@ -285,11 +273,8 @@ def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> 
 
 
 def _decay_by_path(config: ConfigDict, decay: Any, gain: float) -> Transformation:
-    def decayed(path: tuple, update: Array, param: Array | None) -> Array:
-        assert param is not None
+    def decayed(path: tuple, update: Array, param: Array) -> Array:
         return update + decay * decay_multiplier(path, config, gain) * param
 
-    def decays(params: Any) -> Any:
-        return jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config) != 0, params)
-
+    decays = map_paths(lambda path: decay_multiplier(path, config) != 0)
     return optax.masked(stateless_by_path(decayed), decays)

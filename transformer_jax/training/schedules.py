@@ -1,14 +1,21 @@
-"""Learning rate schedules, by name."""
+"""Learning rate schedules, by name: functions (peak learning rate, updates in the run, options).
 
-from typing import Any
+Each returns the rate of the update that follows `count` earlier ones. Update n = 1, 2, ... uses the
+curve's value at n, so the first one moves.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import optax
+from jax import Array
+from typing_extensions import Doc
 
 from transformer_jax.options import Count, Fraction, Natural, PositiveShare
 
-# Every row: (peak learning rate, updates in the run, options) -> rate of the update that follows
-# `count` earlier ones. Update n = 1, 2, ... uses the curve's value at n, so the first one moves.
+_WarmUp = Annotated[Natural, Doc("Updates of linear warm-up, must be less than `steps`.")]
+_FinalFraction = Annotated[Fraction, Doc("Final learning rate over the peak.")]
 
 
 def constant(peak: float, steps: int) -> optax.Schedule:
@@ -16,29 +23,17 @@ def constant(peak: float, steps: int) -> optax.Schedule:
     return optax.constant_schedule(peak)
 
 
-def warmup_constant(peak: float, steps: int, warmup_steps: Natural = 100) -> optax.Schedule:
-    """Linear warm-up, then the peak.
-
-    Args:
-      peak: Learning rate.
-      steps: Updates in the run.
-      warmup_steps: Updates of linear warm-up, must be less than `steps`.
-    """
+def warmup_constant(peak: float, steps: int, warmup_steps: _WarmUp = 100) -> optax.Schedule:
+    """Linear warm-up, then the peak."""
     return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
 
 
 def warmup_cosine(
-    peak: float, steps: int, warmup_steps: Natural = 100, final_fraction: Fraction = 0.1
+    peak: float, steps: int, warmup_steps: _WarmUp = 100, final_fraction: _FinalFraction = 0.1
 ) -> optax.Schedule:
     """Linear warm-up, then half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5).
 
     Update warmup_steps has the peak, and the last one has final_fraction * peak.
-
-    Args:
-      peak: Learning rate at the end of warm-up.
-      steps: Updates in the run.
-      warmup_steps: Updates of linear warm-up, must be less than `steps`.
-      final_fraction: Final learning rate over the peak.
     """
     curve = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, warmup_steps, steps, end_value=final_fraction
@@ -47,30 +42,23 @@ def warmup_cosine(
 
 
 def warmup_linear(
-    peak: float, steps: int, warmup_steps: Natural = 100, final_fraction: Fraction = 0.0
+    peak: float, steps: int, warmup_steps: _WarmUp = 100, final_fraction: _FinalFraction = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up, then linear decay (Devlin et al. 2019, appendix A.2).
-
-    Args:
-      peak: Learning rate at the end of warm-up.
-      steps: Updates in the run.
-      warmup_steps: Updates of linear warm-up, must be less than `steps`.
-      final_fraction: Final learning rate over the peak.
-    """
+    """Linear warm-up, then linear decay (Devlin et al. 2019, appendix A.2)."""
     span = max(steps - warmup_steps, 1)
-
-    def after(update: Any) -> Any:
-        return 1 - (1 - final_fraction) * (update - warmup_steps) / span
-
-    return _warmed_up(peak, warmup_steps, after)
+    return _warmed_up(
+        peak,
+        warmup_steps,
+        lambda update: 1 - (1 - final_fraction) * (update - warmup_steps) / span,
+    )
 
 
 def warmup_stable_decay(
     peak: float,
     steps: int,
-    warmup_steps: Natural = 100,
+    warmup_steps: _WarmUp = 100,
     decay_fraction: PositiveShare = 0.2,
-    final_fraction: Fraction = 0.0,
+    final_fraction: _FinalFraction = 0.0,
 ) -> optax.Schedule:
     """Linear warm-up, the peak, and linear decay over the last part.
 
@@ -78,15 +66,11 @@ def warmup_stable_decay(
     arXiv:2405.18392.
 
     Args:
-      peak: Learning rate at the end of warm-up.
-      steps: Updates in the run.
-      warmup_steps: Updates of linear warm-up, must be less than `steps`.
       decay_fraction: Fraction of the run's updates in which the rate falls.
-      final_fraction: Final learning rate over the peak.
     """
     decay_steps = max(round(decay_fraction * steps), 1)
 
-    def after(update: Any) -> Any:
+    def after(update: Array) -> Array:
         fallen = jnp.maximum(update - (steps - decay_steps), 0) / decay_steps
         return 1 - (1 - final_fraction) * fallen
 
@@ -100,22 +84,20 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
     width^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) has the peak (width * warmup_steps)^-0.5.
 
     Args:
-      peak: Learning rate at the end of warm-up.
-      steps: Updates in the run; the curve does not depend on them.
       warmup_steps: Updates of linear warm-up.
     """
 
-    def rate(count: Any) -> Any:
+    def rate(count: Any) -> Array:
         update = jnp.asarray(count + 1, jnp.float32)
         return peak * jnp.minimum(update / warmup_steps, jnp.sqrt(warmup_steps / update))
 
     return rate
 
 
-def _warmed_up(peak: float, warmup_steps: int, after: Any) -> optax.Schedule:
+def _warmed_up(peak: float, warmup_steps: int, after: Callable[[Array], Array]) -> optax.Schedule:
     """Returns peak * n / warmup_steps up to the peak, then peak * after(n)."""
 
-    def rate(count: Any) -> Any:
+    def rate(count: Any) -> Array:
         update = jnp.asarray(count + 1, jnp.float32)
         rising = update / max(warmup_steps, 1)
         return peak * jnp.where(update < warmup_steps, rising, after(update))

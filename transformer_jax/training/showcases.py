@@ -1,6 +1,7 @@
-"""Samples of a trained model, by task: a text, translations, guesses; and scores of its output."""
+"""Samples of a trained model by task, such as a text or translations, and scores of its output."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import feed_back, generate_after
+from transformer_jax.generation import feed_back
 from transformer_jax.options import imported
 from transformer_jax.processes import whole
 from transformer_jax.training.memory import bytes_refused
@@ -28,15 +29,10 @@ _SHOWN = 5
 
 
 class GenerationScores(NamedTuple):
-    """Scores of generated output by name, with how they were computed."""
+    """Scores of generated output by name, and facts about how they were computed."""
 
     means: dict[str, float]
     protocol: dict[str, Any]
-
-
-def no_scores(run: Run, task: Any, split: str) -> GenerationScores:
-    """Returns no scores."""
-    return GenerationScores({}, {})
 
 
 def translation_scores(run: Run, task: "Translation", split: str) -> GenerationScores:
@@ -49,38 +45,29 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
 
     references = task.references(split)
     hypotheses = run.translate(references)
-    texts = list(references.values())
-    means, signatures = {}, {}
-    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
-        means[name] = metric.corpus_score(hypotheses, streams_of(texts)).score
-        signatures[name] = str(metric.get_signature())
-    protocol = {"generated": "greedy", "sentences": len(hypotheses), **signatures}
-    return GenerationScores(means, protocol)
-
-
-def streams_of(references: list[list[str]]) -> Any:
-    """Returns each sentence's references, [N][any number], in sacrebleu's layout.
-
-    None pads them; an empty text would count as the closest in length to a short hypothesis.
-    """
-    most = max(len(texts) for texts in references)
-    return [
-        [texts[place] if place < len(texts) else None for texts in references]
-        for place in range(most)
-    ]
+    # None pads the references; an empty text would count as the closest in length to a short
+    # hypothesis.
+    streams: Any = list(map(list, itertools.zip_longest(*references.values())))
+    metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
+    means = {name: m.corpus_score(hypotheses, streams).score for name, m in metrics.items()}
+    signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
+    return GenerationScores(
+        means, {"generated": "greedy", "sentences": len(hypotheses), **signatures}
+    )
 
 
 @functools.lru_cache(maxsize=32)
 def _writes_answers(model: Any) -> Callable[..., Any]:
     """Returns a compiled function from parameters and a batch to tokens [B, L + 1] with answers."""
 
+    @jax.jit
     def write(params: Any, batch: Any) -> jax.Array:
         tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
         asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
         longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
         return feed_back(longer, tokens, asked)
 
-    return jax.jit(write)
+    return write
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
@@ -119,10 +106,9 @@ def show_continuation(run: Run, task: "LanguageModelling") -> str:
     if not options.num_tokens:
         return prompt
     begun = prompt or "\n"
-    if not len(task.tokenizer.encode(begun)):  # of a special token, say
+    if not len(task.tokenizer.encode(begun)):  # a special token, for example
         return "no sample: the first token of the test split stands for no text"
-    drawn = run.sample(begun, options.num_tokens, options.temperature)
-    return prompt + _glue(run) + drawn
+    return prompt + _glue(run) + run.sample(begun, options.num_tokens, options.temperature)
 
 
 def show_translations(run: Run, task: "Translation") -> str:
@@ -154,7 +140,7 @@ def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
 
 def show_confusions(run: Run, task: "Classification") -> str:
     """Returns the confusion matrix of the test split."""
-    counts = np.zeros((len(task.classes), len(task.classes)), int)
+    counts = np.zeros((len(task.classes),) * 2, int)
     for batch in task.evaluation_batches("test", 64):
         logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
         real = batch["weights"] > 0
@@ -171,13 +157,12 @@ def show_guesses(run: Run, task: Task) -> str:
     """Returns the likeliest and the true answers to some examples of the test split."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
-    classes = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
+    names = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 
     def named(numbers: np.ndarray) -> str:
-        if run.tokenizer is not None and classes is None:
+        if run.tokenizer is not None and names is None:
             return repr(run.tokenizer.decode(numbers[numbers < run.tokenizer.vocab_size]))
-        known = () if classes is None else classes
-        return " ".join(known[n] if n < len(known) else str(n) for n in numbers)
+        return " ".join(names[n] if names and n < len(names) else str(n) for n in numbers)
 
     rows = zip(answers, batch["targets"], batch["weights"] > 0, strict=True)
     return "\n".join(
@@ -196,10 +181,10 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 def _glue(run: Run) -> str:
-    """Returns a space if the tokens are words, which contain none."""
-    is_theirs = isinstance(run.tokenizer, HuggingFaceTokenizer)
-    holds_none = run.tokenizer is not None and run.tokenizer.token_bytes is None
-    return " " if holds_none and not is_theirs else ""
+    """Returns a space if the tokens are words without spaces, else an empty text."""
+    if run.tokenizer is None or isinstance(run.tokenizer, HuggingFaceTokenizer):
+        return ""
+    return " " if run.tokenizer.token_bytes is None else ""
 
 
 def translate_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
@@ -224,39 +209,13 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Yields a continuation if a user-defined task has a tokenizer."""
-    if run.tokenizer is None:
-        return answer_nothing(run, prompt)
-    return continue_prompt(run, prompt, **options)
+    answer = answer_nothing if run.tokenizer is None else continue_prompt
+    return answer(run, prompt, **options)
 
 
 def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Raises InvalidInput: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
-
-
-class Writing(NamedTuple):
-    """A generating function (parameters, example) of a model, with an example."""
-
-    function: Callable[[Any, Any], jax.Array]
-    example: Any
-
-
-def writing_of_answers(model: Any, task: "SyntheticTask") -> Writing | None:
-    """Returns the function of free_running_scores, or None if they generate nothing."""
-    batch = next(iter(task.evaluation_batches("test", 1)))
-    return None if task.language.floor else Writing(_writes_answers(model), batch)
-
-
-def writing_of_translations(model: Any, task: "Translation") -> Writing:
-    """Returns the function of translation_scores."""
-    inputs = task.batch(0, 0)["inputs"]
-    source = {name: inputs[name][:1] for name in ("source", "source_segments")}
-
-    def write(params: Any, rows: Any) -> jax.Array:
-        begin, end = jnp.int32(0), jnp.int32(1)
-        return generate_after(model, params, rows, begin, num_tokens=task.length, end=end)
-
-    return Writing(write, source)
 
 
 class Demonstration(NamedTuple):
@@ -266,13 +225,11 @@ class Demonstration(NamedTuple):
       show: (run, task) -> text, for the end of training.
       answer: (run, prompt, sampling options) -> pieces of text, as they are drawn.
       scores: (run, task, split) -> scores of generated output.
-      writing: (model, task) -> the function that these scores generate with.
     """
 
     show: Callable[..., str]
     answer: Callable[..., Iterator[str]]
-    scores: Callable[..., GenerationScores] = no_scores
-    writing: Callable[[Any, Any], Writing | None] = lambda model, task: None
+    scores: Callable[..., GenerationScores] = lambda run, task, split: GenerationScores({}, {})
 
 
 def demonstration_of(task: str) -> Demonstration:
@@ -281,7 +238,7 @@ def demonstration_of(task: str) -> Demonstration:
 
 
 def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], task: Any) -> str:
-    """Returns the text that a run shows at its end, or that there is too little memory for it."""
+    """Returns the text that a run shows at its end, or a note that memory does not suffice."""
     try:
         return demonstration.show(run_of(), task)
     except jax.errors.JaxRuntimeError as error:
@@ -294,9 +251,7 @@ def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], 
 GUESSES = Demonstration(show_guesses, answer_of_own)
 CONTINUATION = Demonstration(show_continuation, continue_prompt)
 FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)
-ANSWERS = Demonstration(show_answers, answer_nothing, free_running_scores, writing_of_answers)
-TRANSLATIONS = Demonstration(
-    show_translations, translate_prompt, translation_scores, writing_of_translations
-)
+ANSWERS = Demonstration(show_answers, answer_nothing, free_running_scores)
+TRANSLATIONS = Demonstration(show_translations, translate_prompt, translation_scores)
 CLASSES_OF_TEXTS = Demonstration(show_confusions, classify_prompt)
 CLASSES = Demonstration(show_confusions, answer_nothing)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,21 +24,9 @@ from transformer_jax.training.loading import load_run
 # Fields that change what is computed and no shape. Masks and stretched rotations are left to the
 # user: a longer context or a window is what one may be training for.
 _UNSEEN_IN_SHAPES = (
-    "num_heads",
-    "attention",
-    "attention_scale",
-    "query_key_norm",
-    "feed_forward",
-    "wiring",
-    "parametrisation",
-    "norm",
-    "embedding_norm",
-    "activation",
-    "position",
-    "scale_embeddings",
-    "scale_logits",
-    "cell",
-    *("distinct_blocks", "sharing", "skips"),
+    *("num_heads", "attention", "attention_scale", "query_key_norm", "feed_forward", "wiring"),
+    *("parametrisation", "norm", "embedding_norm", "activation", "position", "scale_embeddings"),
+    *("scale_logits", "cell", "distinct_blocks", "sharing", "skips"),
 )
 _OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
 _STRETCHING = (
@@ -49,20 +37,13 @@ _HEAD = ("head/kernel", "head/bias")
 _TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1, "output_bias/bias": 0, "logits_bias/bias": 0}
 
 
-class Start(NamedTuple):
-    """Initial parameters, and lines to report about them."""
-
-    params: Any
-    remarks: list[str]
-
-
 def start_from(
     model: Any,
     params: Any,
     initial: ConfigDict,
     tokenizer: Tokenizer | None,
     allow: Collection[str] = (),
-) -> Start:
+) -> tuple[Any, list[str]]:
     """Replaces freshly drawn parameters by those that a config names.
 
     Args:
@@ -71,6 +52,8 @@ def start_from(
       initial: Section `initial` of the config.
       tokenizer: Tokenizer of the task.
       allow: Modules that the run with the weights may import.
+    Returns:
+      Initial parameters, and lines to report about them.
     Raises:
       InvalidInput: Weights or vectors cannot be read, or do not fit.
     """
@@ -81,59 +64,60 @@ def start_from(
     if initial.word_vectors is not None:
         params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
         remarks.append(remark)
-    return Start(params, remarks)
+    return params, remarks
 
 
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Returns stored arrays with the model's paths; refuses mismatched shapes and models.
+    """Returns parameters with the stored arrays of the same paths, and a remark.
 
     Arrays of equal shapes may belong to different computations: four heads or two, norms before or
     after. So fields that do not show in shapes must be equal too.
     """
     their_model, their_params = _read_weights(path, tokenizer, allow)
-    different = _different(their_model, model)
-    if different:
+    where = f"initial.weights={path}"
+    if different := _different(their_model, model):
         raise InvalidInput(
-            "\n".join(
-                [f"initial.weights={path}: of a model that computes otherwise", *different[:6]]
-            )
+            "\n".join([f"{where}: of a model that computes otherwise", *different[:6]])
         )
     own, given = by_path(params), by_path(their_params)
-    cut = _without_spare_rows(own, given, path, tokenizer)
+    stored_tokenizer, cut = _stored_tokenizer(path) if tokenizer else None, {}
+    if stored_tokenizer and tokenizer and fingerprint(stored_tokenizer) == fingerprint(tokenizer):
+        cut = _without_spare_rows(own, given)
     given |= cut
     if any(own[n].shape != given[n].shape for n in _HEAD if n in own and n in given):
         given = {name: array for name, array in given.items() if name not in _HEAD}  # other classes
-    lost = _halves_of_modules(own, given)
-    if lost:
-        missing = [f"  {name}: there, not here" for name in lost[:4]]
-        missing += [f"  ... and {len(lost) - 4} more"] if len(lost) > 4 else []
+    shared = [name for name in own if name in given]
+    in_part = {name.rpartition("/")[0] for name in shared} - {""}  # or whole
+    lost = [n for n in given if n not in own and n.rpartition("/")[0] in in_part]
+    if lost:  # a bias, for example
         raise InvalidInput(
             "\n".join(
                 [
-                    f"initial.weights={path}: of modules that compute with more arrays there",
-                    *missing,
+                    f"{where}: of modules that compute with more arrays there",
+                    *_first_lines([f"  {name}: there, not here" for name in lost]),
                     "give the model what they need, as model.use_bias=True",
                 ]
             )
         )
-    shared = [name for name in own if name in given]
-    wrong = [name for name in shared if own[name].shape != given[name].shape]
+    wrong = [
+        f"  {name}: {given[name].shape} there, {own[name].shape} here"
+        for name in shared
+        if own[name].shape != given[name].shape
+    ]
     if wrong or not shared:
-        lines = [
-            f"  {name}: {given[name].shape} there, {own[name].shape} here" for name in wrong[:4]
-        ]
-        lines = lines or [f"  there {', '.join(list(given)[:4])}, ..."]
-        lines += [f"  ... and {len(wrong) - 4} more"] if len(wrong) > 4 else []
-        raise InvalidInput(
-            f"initial.weights={path}: they do not fit this model\n"
-            + "\n".join(lines)
-            + "\nset model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
-            + (f", or begin with --config={path}" if holds_weights(Path(path)) else "")
-        )
-    if _EMBEDDING in shared:
-        _refuse_other_tokens(path, tokenizer)
+        lines = _first_lines(wrong) or [f"  there {', '.join(list(given)[:4])}, ..."]
+        remedy = "set model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
+        remedy += f", or begin with --config={path}" if holds_weights(Path(path)) else ""
+        raise InvalidInput("\n".join([f"{where}: they do not fit this model", *lines, remedy]))
+    if stored_tokenizer and tokenizer and _EMBEDDING in shared:
+        tokens = [[n] for n in range(min(stored_tokenizer.vocab_size, tokenizer.vocab_size))]
+        if any(stored_tokenizer.decode(token) != tokenizer.decode(token) for token in tokens):
+            raise InvalidInput(
+                f"{where}: its embedding is of other tokens; give "
+                f"data.tokenizer={folder_of(path) / 'tokenizer.json'}"
+            )
     taken = {name: _in_place_of(own[name], given[name]) for name in shared}
     fresh = sorted({name.split("/")[0] for name in own if name not in given})
     unused = sorted({name.split("/")[0] for name in given if name not in own})
@@ -141,69 +125,43 @@ def _from_weights(
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
     remark += f"; without rows that are no token's: {', '.join(cut)}" if cut else ""
-    return _nested({**own, **taken}), remark
+    return _nested(own | taken), remark
 
 
-def _without_spare_rows(
-    own: Mapping[str, Any], given: Mapping[str, Any], path: str, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
+def _first_lines(lines: list[str]) -> list[str]:
+    more = len(lines) - 4
+    return [*lines[:4], f"  ... and {more} more"] if more > 0 else lines
+
+
+def _stored_tokenizer(path: str) -> Tokenizer | None:
+    """Returns the tokenizer of a Hugging Face model, or None if there is none."""
+    file = folder_of(path) / "tokenizer.json" if is_of_huggingface(path) else None
+    return load_tokenizer(file) if file and file.is_file() else None
+
+
+def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns tables cut to the number of the tokenizer's tokens; many models have some more."""
     fits = {}
     for name, axis in _TOKEN_AXES.items():
         if name in own and name in given and own[name].shape[axis] < given[name].shape[axis]:
             array = jnp.take(given[name], jnp.arange(own[name].shape[axis]), axis)
-            fits |= {name: array} if array.shape == own[name].shape else {}
-    if not fits or tokenizer is None or not is_of_huggingface(path):
-        return {}
-    file = folder_of(path) / "tokenizer.json"
-    is_theirs = file.is_file() and fingerprint(load_tokenizer(file)) == fingerprint(tokenizer)
-    return fits if is_theirs else {}
-
-
-def _refuse_other_tokens(path: str, tokenizer: Tokenizer | None) -> None:
-    """Raises InvalidInput if the stored model has another tokenizer."""
-    if tokenizer is None or not is_of_huggingface(path):
-        return
-    file = folder_of(path) / "tokenizer.json"
-    if not file.is_file():
-        return
-    stored = load_tokenizer(file)
-    count = min(stored.vocab_size, tokenizer.vocab_size)
-    if any(stored.decode([token]) != tokenizer.decode([token]) for token in range(count)):
-        raise InvalidInput(
-            f"initial.weights={path}: its embedding is of other tokens; give data.tokenizer={file}"
-        )
-
-
-def _halves_of_modules(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Returns arrays (e.g. biases) of modules that are loaded only in part."""
-    taken = {name.rpartition("/")[0] for name in own if name in given} - {""}
-    return [name for name in given if name not in own and name.rpartition("/")[0] in taken]
-
-
-def _is_same(their_model: Any, our_model: Any) -> bool:
-    """Returns whether values are equal, or differ by float32 rounding, e.g. of a file."""
-    if isinstance(their_model, float) and isinstance(our_model, float):
-        return math.isclose(their_model, our_model, rel_tol=1e-6)
-    return their_model == our_model
+            if array.shape == own[name].shape:
+                fits[name] = array
+    return fits
 
 
 def _different(their_model: Any, our_model: Any) -> list[str]:
     """Returns lines about differing computations; for layers that differ, the first block."""
-    patterns = [model.options.layers for model in (their_model, our_model) if _has_blocks(model)]
-    if len(patterns) < 2 or not any(patterns):
+    models = (their_model, our_model)
+    have_blocks = all(hasattr(model, "options") for model in models)  # recurrent ones have none
+    if not have_blocks or not any(model.options.layers for model in models):
         return _different_fields(their_model, our_model)
     lines = _different_fields(their_model, our_model, without=LAYER_FIELDS)
-    pairs = zip(Described(their_model).layers(), Described(our_model).layers(), strict=False)
-    for number, ((_, their_spec), (_, our_spec)) in enumerate(pairs):
-        if of_block := _different_fields(their_spec, our_spec):
+    pairs = zip(*(Described(model).layers() for model in models), strict=False)
+    for number, ((_, their_block), (_, our_block)) in enumerate(pairs):
+        if of_block := _different_fields(their_block, our_block):
             return lines + [f"{line}, in block {number}" for line in of_block]
     return lines
-
-
-def _has_blocks(model: Any) -> bool:
-    """Returns whether the model has blocks; recurrent models have none."""
-    return hasattr(model, "options")
 
 
 def _different_fields(their_model: Any, our_model: Any, without: Collection[str] = ()) -> list[str]:
@@ -213,22 +171,29 @@ def _different_fields(their_model: Any, our_model: Any, without: Collection[str]
         for field, value in their_values.items()
         if field in our_values
         and field.partition(".")[0] not in without
-        and not _is_same(value, our_values[field])
+        and not _are_equal(value, our_values[field])
     ]
 
 
+def _are_equal(ours: Any, theirs: Any) -> bool:
+    """Returns whether values are equal, or differ by float32 rounding, e.g. of a file."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-6)
+    return ours == theirs
+
+
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
-    """Options that change results without changing shapes, by option of a config."""
-    if not _has_blocks(model):
-        return {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
-    described = model if isinstance(model, Described) else Described(model)
-    options = described.options
-    fields = {n: getattr(described, n) for n in _UNSEEN_IN_SHAPES if hasattr(described, n)}
-    fields["attention"] = attention_in_effect(options)
-    for family in _OPTIONS_UNSEEN:
-        in_effect = options_in_effect(options, family).items()
-        place = f"{family}_options"
-        fields |= {f"{place}.{name}": v for name, v in in_effect if name not in _STRETCHING}
+    """Returns options that change results without changing shapes, by option of a config."""
+    has_blocks = hasattr(model, "options")
+    if has_blocks and not isinstance(model, Described):
+        model = Described(model)
+    fields = {n: getattr(model, n) for n in _UNSEEN_IN_SHAPES if hasattr(model, n)}
+    if has_blocks:
+        fields["attention"] = attention_in_effect(model.options)
+        for family in _OPTIONS_UNSEEN:
+            for name, value in options_in_effect(model.options, family).items():
+                if name not in _STRETCHING:
+                    fields[f"{family}_options.{name}"] = value
     return fields
 
 
@@ -304,11 +269,12 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
 
 
 def _in_place_of(own: Any, given: Any) -> Any:
-    """Returns an array with the placement of another: on one device, or in parts on several."""
+    """Returns an array with the dtype and placement of another, in parts on several devices."""
     array = jnp.asarray(given, own.dtype)
     sharding = getattr(own, "sharding", None)
-    is_spread = sharding is not None and len(sharding.device_set) > 1
-    return put(np.asarray(array), sharding) if is_spread else array
+    if sharding is None or len(sharding.device_set) == 1:
+        return array
+    return put(np.asarray(array), sharding)
 
 
 def _nested(by_path: dict[str, Any]) -> Any:
