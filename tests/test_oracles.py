@@ -334,7 +334,7 @@ def params_of_cell(theirs, cell, direction="l0"):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     """Outputs and last states over sequences of several lengths, in both directions."""
-    from transformer_jax.variants.recurrence import CELLS, Recurrence
+    from transformer_jax.models.recurrent import CELLS, Recurrence
 
     classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
     theirs = classes[cell](5, 8, batch_first=True)

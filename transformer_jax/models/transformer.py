@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.embeddings import TokenEmbedding
@@ -34,22 +33,20 @@ class Transformer(nn.Module):
         A variant is given by name, or as a class or a partial of one: position="rotary",
         position=RotaryPositions, or position=partial(RotaryPositions, fraction=0.5).
         """
-        options = {**cls.usual, **{k: v for k, v in fields.items() if k in OPTIONS}}
-        own = {name: value for name, value in fields.items() if name not in OPTIONS}
+        of_stack, own = _divided(fields)
         known = [field.name for field in dataclasses.fields(cls)]  # ty: ignore
         for name in own:
             if name not in known:
                 from transformer_jax.errors import suggest
 
                 raise ValueError(f"{name}: no such option{suggest(name, [*OPTIONS, *known])}")
-        return cls(options=ModelOptions.of(**options), **own)
+        return cls(options=ModelOptions.of(**{**cls.usual, **of_stack}), **own)
 
     def with_options(self, **changes: Any) -> Self:
-        """Returns the model with other options or fields."""
-        fields = {name: getattr(self.options, name) for name in OPTIONS}
-        of_stack = {name: value for name, value in changes.items() if name in OPTIONS}
-        own = {name: value for name, value in changes.items() if name not in OPTIONS}
-        return self.clone(options=ModelOptions.of(**{**fields, **of_stack}), **own)
+        """Returns the model with changed options or fields."""
+        of_stack, own = _divided(changes)
+        of_stack = FrozenOptions.of(of_stack)
+        return self.clone(options=dataclasses.replace(self.options, **of_stack), **own)
 
     # ---- parts
 
@@ -60,10 +57,8 @@ class Transformer(nn.Module):
 
     def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
         """Returns a token embedding of this width."""
-        options = self.options
-        return TokenEmbedding(
-            vocab_size, options.width, self.embedding_init, options.dtype, name=name
-        )
+        width, dtype = self.options.width, self.options.dtype
+        return TokenEmbedding(vocab_size, width, self.embedding_init, dtype, name=name)
 
     def make_output(self, features: int, use_bias: bool) -> Linear:
         """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
@@ -82,6 +77,8 @@ class Transformer(nn.Module):
         """Returns whether values of a position surely stay valid when tokens follow."""
         return can_cache(self.options)
 
-    def example_tokens(self, max_length: int) -> Array:
-        """Returns dummy tokens for initialising the parameters."""
-        return jnp.zeros((1, max_length), jnp.int32)
+
+def _divided(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits fields of a model into options of its stack and the others."""
+    of_stack = {name: value for name, value in fields.items() if name in OPTIONS}
+    return of_stack, {name: value for name, value in fields.items() if name not in OPTIONS}

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import AttentionCall, AttentionVariant, SoftmaxAttention, repeat_kv
+from transformer_jax.attention import AttentionCall, SoftmaxAttention, repeat_kv
 from transformer_jax.masks import Mask, count_by_one
-from transformer_jax.options import Positive
 from transformer_jax.placement import cuts_heads_apart, cuts_sequence, over_devices
 
 _BLOCK = 128  # splash attention's lengths are multiples of this
@@ -32,7 +31,7 @@ _TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar(
 )
 
 
-class FusedAttention(AttentionVariant):
+class FusedAttention(SoftmaxAttention):
     """Softmax attention by splash attention on a TPU or cuDNN on an NVIDIA GPU.
 
     Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels take causal masks and
@@ -48,7 +47,6 @@ class FusedAttention(AttentionVariant):
       interpret: Whether splash attention is interpreted on any device, for tests.
     """
 
-    soft_cap: Positive | None = None
     interpret: bool = False
     hides_weights: ClassVar[bool] = True
     takes_groups: ClassVar[bool] = True
@@ -89,10 +87,6 @@ class FusedAttention(AttentionVariant):
             counts = count_by_one(rule.query)[..., None, None, None]
             mixed = jnp.where(counts, mixed, jnp.nan)
         return mixed
-
-    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
-        return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
 
 
 @contextlib.contextmanager
