@@ -23,8 +23,7 @@ from transformer_jax.positions import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from transformer_jax.variants.alibi import ALiBiPositions
-from transformer_jax.variants.t5 import T5Positions
+from transformer_jax.variants.relative import ALiBiPositions, T5Positions
 from transformer_jax.variants.wirings import (
     DeepNorm,
     LayerScale,

@@ -150,7 +150,7 @@ def test_alibi_ranks_scores_as_bloom_does(torch, rng):
     """Bloom's bias is slope * key position, ours -slope * distance: equal after the softmax."""
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-    from transformer_jax.variants.alibi import ALiBiPositions
+    from transformer_jax.variants.relative import ALiBiPositions
 
     theirs = build_alibi_tensor(torch.ones(1, 6), 8, torch.float32).numpy().reshape(8, 1, 6)
     query, key = (both(torch, rng, "float32", 8, 6, 4)[1] for _ in range(2))
