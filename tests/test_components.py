@@ -38,7 +38,6 @@ from transformer_jax.models.stack import initializers
 from transformer_jax.options import entry_of
 from transformer_jax.position_terms import Sizes
 from transformer_jax.positions import RotaryPositions
-from transformer_jax.variants.diff_transformer import DiffTransformer
 from transformer_jax.variants.dynamic_tanh import DynamicTanh
 from transformer_jax.variants.experts import MixtureOfExperts
 from transformer_jax.variants.gated_delta import GatedDeltaRule
@@ -53,6 +52,7 @@ from transformer_jax.variants.relative import (
     relative_buckets,
 )
 from transformer_jax.variants.running_sums import running_sums
+from transformer_jax.variants.weightings import DiffTransformer
 
 HEADS, LENGTH, SIZE = 2, 5, 4
 SIZES = Sizes(width=8, num_heads=HEADS, head_dim=SIZE, scale=SIZE**-0.5)

@@ -19,9 +19,9 @@ from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import layer_norm, rms_norm
 from transformer_jax.position_terms import PositionTerms, Rotation, Sizes, rotate
 from transformer_jax.positions import RotaryPositions
-from transformer_jax.variants.diff_transformer import DiffTransformer
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.mamba import StateSpace
+from transformer_jax.variants.weightings import DiffTransformer
 
 pytestmark = [
     pytest.mark.oracle,

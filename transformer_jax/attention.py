@@ -454,6 +454,6 @@ ATTENTIONS = {
     "gated_delta": f"{_VARIANTS}.gated_delta:GatedDeltaRule",
     "talking_heads": f"{_VARIANTS}.weightings:TalkingHeadsAttention",
     "differential": f"{_VARIANTS}.weightings:DifferentialAttention",
-    "diff_transformer": f"{_VARIANTS}.diff_transformer:DiffTransformer",
+    "diff_transformer": f"{_VARIANTS}.weightings:DiffTransformer",
 }
 """Kinds of attention by name: classes, or "module:Class" that is imported when it is chosen."""

@@ -4,8 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.linear import Linear
-from transformer_jax.models.stack import Stack, norm_factory, variant
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer, norm_factory, variant
 from transformer_jax.options import FrozenOptions, Natural, Variant
 from transformer_jax.pooling import ClassToken, Pooling, pooling_of
 from transformer_jax.shapes import check_tokens

@@ -8,8 +8,7 @@ from jax import Array
 
 from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
-from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import FrozenOptions, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site

@@ -1,4 +1,4 @@
-"""The stack of blocks of all transformers here: from options to modules.
+"""From options to modules: the stack of blocks, and the base class of all transformers.
 
 `block_specs` resolves the options of a model into one specification per block; `Stack` sends the
 residual stream through the blocks. Only here do names of variants become classes.
@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import flax.linen as nn
 import jax
@@ -18,16 +18,19 @@ from jax import Array, errors
 from transformer_jax.attention import AttentionVariant, MultiHeadAttention, SoftmaxAttention
 from transformer_jax.blocks import Block, Carry, Context, ModuleFactory
 from transformer_jax.cache import advance_cache, nan_on_overflow
+from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.feedforward import no_feed_forward
 from transformer_jax.initialisation import Initializers
+from transformer_jax.linear import Initializer, Linear, logits_layer
 from transformer_jax.masks import Full, Mask, Places, Unmasked, self_attention_rule
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import NoNorm
-from transformer_jax.options import Variant, entry_of
+from transformer_jax.options import FrozenOptions, Variant, entry_of
 from transformer_jax.parametrisation import Standard
 from transformer_jax.position_terms import PositionTerms, Sizes, add_positions, of_queries
 from transformer_jax.sites import site
 
+OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
 _CHECKED = 256  # places for which a mask is tried, to see whether it lets one look ahead
 
 SKIPS = {
@@ -273,7 +276,7 @@ def can_cache(options: ModelOptions) -> bool:
     return all_named and is_causal(options)
 
 
-# ---------------------------------------------------------------- the module
+# ---------------------------------------------------------------- the modules
 
 
 class Stack(nn.Module):
@@ -484,3 +487,71 @@ class Stack(nn.Module):
         return own == shared and (
             not acts_inside or self._sizes(options) == self._sizes(self.options)
         )
+
+
+class Transformer(nn.Module):
+    """Abstract base class of models with a stack of blocks.
+
+    Attributes:
+      options: Options of the stack, the section `model` of a config; see config.ModelOptions.
+    """
+
+    options: ModelOptions
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # options that are not at their default
+
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Makes a model from options and fields by name: `Decoder.of(vocab_size=65, width=128)`.
+
+        A variant is given by name, or as a class or a partial of one: position="rotary",
+        position=RotaryPositions, or position=partial(RotaryPositions, fraction=0.5).
+        """
+        of_stack, own = _divided(fields)
+        known = [field.name for field in dataclasses.fields(cls)]  # ty: ignore
+        for name in own:
+            if name not in known:
+                from transformer_jax.errors import suggest
+
+                raise ValueError(f"{name}: no such option{suggest(name, [*OPTIONS, *known])}")
+        return cls(options=ModelOptions.of(**{**cls.usual, **of_stack}), **own)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the model with changed options or fields."""
+        of_stack, own = _divided(changes)
+        of_stack = FrozenOptions.of(of_stack)
+        return self.clone(options=dataclasses.replace(self.options, **of_stack), **own)
+
+    # ---- parts
+
+    @property
+    def embedding_init(self) -> Initializer:
+        """Returns the initial values of embeddings and of kernels outside the blocks."""
+        return initializers(self.options).embedding
+
+    def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
+        """Returns a token embedding of this width."""
+        width, dtype = self.options.width, self.options.dtype
+        return TokenEmbedding(vocab_size, width, self.embedding_init, dtype, name=name)
+
+    def make_output(self, features: int, use_bias: bool) -> Linear:
+        """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
+        return logits_layer(features, use_bias, self.embedding_init, self.options.dtype)
+
+    def scale_for_logits(self, hidden: Array) -> Array:
+        """Scales the input of the output layer, [..., D], by the parametrisation's gain."""
+        gain = scaling(self.options).logits_gain(self.options.width)
+        return hidden if gain == 1 else hidden * gain
+
+    def is_causal(self) -> bool:
+        """Returns whether no position sees later ones, among the first 256."""
+        return is_causal(self.options)
+
+    def can_cache(self) -> bool:
+        """Returns whether values of a position surely stay valid when tokens follow."""
+        return can_cache(self.options)
+
+
+def _divided(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits fields of a model into options of its stack and the others."""
+    of_stack = {name: value for name, value in fields.items() if name in OPTIONS}
+    return of_stack, {name: value for name, value in fields.items() if name not in OPTIONS}

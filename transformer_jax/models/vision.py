@@ -11,8 +11,7 @@ from annotated_types import Predicate
 from jax import Array
 
 from transformer_jax.linear import Linear
-from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import Count, Form, Variant
 from transformer_jax.pooling import ClassToken, Pooling, pooling_of
 from transformer_jax.sites import site
