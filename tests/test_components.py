@@ -38,13 +38,13 @@ from transformer_jax.models.stack import initializers
 from transformer_jax.options import entry_of
 from transformer_jax.position_terms import Sizes
 from transformer_jax.positions import RotaryPositions
-from transformer_jax.variants.dynamic_tanh import DynamicTanh
 from transformer_jax.variants.experts import MixtureOfExperts
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.linear_attention import LinearAttention
 from transformer_jax.variants.local import LocalAttention
 from transformer_jax.variants.mamba import StateSpace
 from transformer_jax.variants.mup import MaximalUpdate
+from transformer_jax.variants.norms import DynamicTanh
 from transformer_jax.variants.relative import (
     ContextualPositions,
     ShawPositions,

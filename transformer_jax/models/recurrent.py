@@ -126,17 +126,13 @@ class RecurrentDecoder(nn.Module):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of each next token.
+        """Returns the logits of each next token; arguments as in Decoder.
 
-        Args:
-          tokens: [..., L] int.
-          segments: [..., L] int, document numbers of a packed input, 0 = padding; the state
-            is reset where a document begins.
-          positions: Ignored, since the recurrence knows the order.
-          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
+        Positions are ignored, since the recurrence knows the order. The state is reset where a
+        document begins.
+
         Returns:
-          [..., L, V] float32 or wider.
+          [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
           ValueError: The input is longer than max_length, or a shape is wrong.
         """
@@ -149,10 +145,9 @@ class RecurrentDecoder(nn.Module):
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded_LD)
         hidden_LD = site(self, "embedded", hidden_LD)
         is_fresh = None if reads_on else document_starts(segments)
+        cell = _cell_of(self.cell)
         for layer in range(self.recurrent_depth):
-            recurrence = Recurrence(
-                _cell_of(self.cell), self.width, dtype=self.dtype, name=f"layer_{layer}"
-            )
+            recurrence = Recurrence(cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
             before = kept_state(self, layer, reads_on)
             state, hidden_LD = recurrence(hidden_LD, segments, before, is_fresh=is_fresh)
             keep_state(self, layer, reads_on, state)
