@@ -22,7 +22,7 @@ class MixtureOfExperts(FeedForward):
     (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise); for a single expert,
     p_e unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No token is dropped.
     Either all experts are computed for all tokens, num_experts / num_chosen times the work
-    needed, or only the chosen ones, in blocks of tokens (see Routes): equal up to rounding, and
+    needed, or only the chosen ones, in blocks of tokens: equal up to rounding, and
     faster for many experts.
 
     The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
