@@ -10,7 +10,7 @@ what a new component, task, metric or optimizer needs.
   positions, norms, feedforward, embeddings, linear, pooling, initialisation, parametrisation, remat
                       what a config can choose; position_terms: what positions give to attention;
                       cache: keys and values that are kept
-  variants/           less common choices, one idea a file, imported when they are chosen
+  variants/           less common choices, one idea or family a file, imported when they are chosen
   models/             stack*: options -> one specification for each block -> a stack of blocks;
                       decoder*, encoder, encoder_decoder, vision; transformer: what they share; the
                       recurrent baselines; effect: what an option does in the end; layouts: blocks
