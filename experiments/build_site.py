@@ -23,7 +23,7 @@ _REFERENCE = {
     "Attention and blocks": ("attention", "blocks", "positions", "feedforward", "norms"),
     "Models": (
         *("models.stack", "models.decoder", "models.encoder", "models.encoder_decoder"),
-        *("models.vision", "models.recurrent", "models.transformer"),
+        *("models.vision", "models.recurrent"),
     ),
     "Beside them": (
         *("position_terms", "embeddings", "pooling", "initialisation", "parametrisation"),

@@ -13,9 +13,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tests.conftest import random_params
 from transformer_jax.generation import generate_after
 from transformer_jax.models import MODELS, Decoder, Encoder, EncoderDecoder, VisionTransformer
-from transformer_jax.models.patches import patches_of
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
-from transformer_jax.models.vision import variant_fields
+from transformer_jax.models.vision import patches_of, variant_fields
 from transformer_jax.position_terms import Sizes
 from transformer_jax.positions import sinusoidal_positions
 from transformer_jax.training.losses import sums_of, total

@@ -38,19 +38,21 @@ from transformer_jax.models.stack import initializers
 from transformer_jax.options import entry_of
 from transformer_jax.position_terms import Sizes
 from transformer_jax.positions import RotaryPositions
-from transformer_jax.variants.alibi import alibi_slopes
-from transformer_jax.variants.contextual import ContextualPositions
-from transformer_jax.variants.diff_transformer import DiffTransformer
-from transformer_jax.variants.dynamic_tanh import DynamicTanh
 from transformer_jax.variants.experts import MixtureOfExperts
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.linear_attention import LinearAttention
 from transformer_jax.variants.local import LocalAttention
 from transformer_jax.variants.mamba import StateSpace
 from transformer_jax.variants.mup import MaximalUpdate
+from transformer_jax.variants.norms import DynamicTanh
+from transformer_jax.variants.relative import (
+    ContextualPositions,
+    ShawPositions,
+    alibi_slopes,
+    relative_buckets,
+)
 from transformer_jax.variants.running_sums import running_sums
-from transformer_jax.variants.shaw import ShawPositions
-from transformer_jax.variants.t5 import relative_buckets
+from transformer_jax.variants.weightings import DiffTransformer
 
 HEADS, LENGTH, SIZE = 2, 5, 4
 SIZES = Sizes(width=8, num_heads=HEADS, head_dim=SIZE, scale=SIZE**-0.5)

@@ -112,7 +112,7 @@ def test_what_a_kernel_cannot_do_is_said(rng):
         "no kernel knows the mask prefix": taken("tpu", *given, mask=masked(Prefix(8))),
         "one with sinks": taken("tpu", *given, mask=masked(Window(8, sinks=2) & Causal())),
         "several windows": taken("tpu", *given, mask=masked(Window(8) & Window(9) & Causal())),
-        "no multiples of 128": taken("tpu", *(array[:, :, :200] for array in given)),
+        "not multiples of 128": taken("tpu", *(array[:, :, :200] for array in given)),
         "not as many keys as queries": taken(
             "tpu", given[0][:, :, :128], *given[1:], mask=causal.of_queries(0, 128)
         ),

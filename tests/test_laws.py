@@ -70,8 +70,8 @@ OTHERS = {
 }
 VARIANTS = {
     f"{family}={name}": {family: name}
-    for family, rows in FAMILIES.items()
-    for name in rows
+    for family, mark in FAMILIES.items()
+    for name in mark.entries()
     if getattr(ModelOptions, family) != name or family == "position"  # the base case once
     if name != "sinusoidal_2d"  # text has no rows and columns; test_architectures.py has images
     if (family, name) != ("mask", "causal")  # what "full" is in a decoder, see the test below

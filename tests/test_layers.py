@@ -23,14 +23,15 @@ from transformer_jax.positions import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from transformer_jax.variants.alibi import ALiBiPositions
-from transformer_jax.variants.deep_norm import DeepNorm
-from transformer_jax.variants.layer_scale import LayerScale
-from transformer_jax.variants.no_residual import NoResidual
-from transformer_jax.variants.parallel import Parallel
-from transformer_jax.variants.rezero import ReZero
-from transformer_jax.variants.sandwich import SandwichNorm
-from transformer_jax.variants.t5 import T5Positions
+from transformer_jax.variants.relative import ALiBiPositions, T5Positions
+from transformer_jax.variants.wirings import (
+    DeepNorm,
+    LayerScale,
+    NoResidual,
+    Parallel,
+    ReZero,
+    SandwichNorm,
+)
 
 
 def normal(rng, *shape):

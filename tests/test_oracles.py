@@ -19,9 +19,9 @@ from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import layer_norm, rms_norm
 from transformer_jax.position_terms import PositionTerms, Rotation, Sizes, rotate
 from transformer_jax.positions import RotaryPositions
-from transformer_jax.variants.diff_transformer import DiffTransformer
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.mamba import StateSpace
+from transformer_jax.variants.weightings import DiffTransformer
 
 pytestmark = [
     pytest.mark.oracle,
@@ -150,7 +150,7 @@ def test_alibi_ranks_scores_as_bloom_does(torch, rng):
     """Bloom's bias is slope * key position, ours -slope * distance: equal after the softmax."""
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-    from transformer_jax.variants.alibi import ALiBiPositions
+    from transformer_jax.variants.relative import ALiBiPositions
 
     theirs = build_alibi_tensor(torch.ones(1, 6), 8, torch.float32).numpy().reshape(8, 1, 6)
     query, key = (both(torch, rng, "float32", 8, 6, 4)[1] for _ in range(2))
@@ -334,7 +334,7 @@ def params_of_cell(theirs, cell, direction="l0"):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     """Outputs and last states over sequences of several lengths, in both directions."""
-    from transformer_jax.variants.recurrence import CELLS, Recurrence
+    from transformer_jax.models.recurrent import CELLS, Recurrence
 
     classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
     theirs = classes[cell](5, 8, batch_first=True)

@@ -10,11 +10,11 @@ what a new component, task, metric or optimizer needs.
   positions, norms, feedforward, embeddings, linear, pooling, initialisation, parametrisation, remat
                       what a config can choose; position_terms: what positions give to attention;
                       cache: keys and values that are kept
-  variants/           less common choices, one idea a file, imported when they are chosen
+  variants/           less common choices, one idea or family a file, imported when they are chosen
   models/             stack*: options -> one specification for each block -> a stack of blocks;
-                      decoder*, encoder, encoder_decoder, vision; transformer: what they share; the
-                      recurrent baselines; effect: what an option does in the end; layouts: blocks
-                      one by one, or in stacks for a scan
+                      layer_list, transformed: blocks that differ, are scanned or recomputed;
+                      decoder*, encoder, encoder_decoder, vision; the recurrent baselines; effect:
+                      what an option does in the end; layouts: blocks one by one, or in stacks
   sites               the named places of a model: to be read, changed, kept by name
   placement, sharding what models say of several devices (nothing on one); which of them holds
                       what: by a parameter's path, by a site
@@ -86,8 +86,7 @@ _PUBLIC = {
         "SinusoidalPositions",
         "sinusoidal_positions",
     ),
-    "variants.alibi": ("ALiBiPositions",),
-    "variants.t5": ("T5Positions",),
+    "variants.relative": ("ALiBiPositions", "T5Positions"),
     "variants.experts": ("MixtureOfExperts",),
     "position_terms": ("PositionTerms", "Sizes", "rotate"),
     "feedforward": ("FeedForward", "GatedFeedForward"),

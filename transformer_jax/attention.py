@@ -432,12 +432,12 @@ ATTENTIONS = {
     "chunked": f"{_VARIANTS}.chunked:ChunkedAttention",
     "fused": f"{_VARIANTS}.fused:FusedAttention",
     "local": f"{_VARIANTS}.local:LocalAttention",
-    "sink": f"{_VARIANTS}.sink:SinkAttention",
-    "sigmoid": f"{_VARIANTS}.sigmoid:SigmoidAttention",
+    "sink": f"{_VARIANTS}.weightings:SinkAttention",
+    "sigmoid": f"{_VARIANTS}.weightings:SigmoidAttention",
     "linear": f"{_VARIANTS}.linear_attention:LinearAttention",
     "gated_delta": f"{_VARIANTS}.gated_delta:GatedDeltaRule",
-    "talking_heads": f"{_VARIANTS}.talking_heads:TalkingHeadsAttention",
-    "differential": f"{_VARIANTS}.differential:DifferentialAttention",
-    "diff_transformer": f"{_VARIANTS}.diff_transformer:DiffTransformer",
+    "talking_heads": f"{_VARIANTS}.weightings:TalkingHeadsAttention",
+    "differential": f"{_VARIANTS}.weightings:DifferentialAttention",
+    "diff_transformer": f"{_VARIANTS}.weightings:DiffTransformer",
 }
 """Kinds of attention by name: classes, or "module:Class" that is imported when it is chosen."""

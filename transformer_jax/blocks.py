@@ -200,12 +200,12 @@ _VARIANTS = "transformer_jax.variants"
 WIRINGS = {
     "pre": PreNorm,
     "post": PostNorm,
-    "sandwich": f"{_VARIANTS}.sandwich:SandwichNorm",
-    "parallel": f"{_VARIANTS}.parallel:Parallel",
-    "no_residual": f"{_VARIANTS}.no_residual:NoResidual",
-    "rezero": f"{_VARIANTS}.rezero:ReZero",
-    "layer_scale": f"{_VARIANTS}.layer_scale:LayerScale",
-    "deep_norm": f"{_VARIANTS}.deep_norm:DeepNorm",
+    "sandwich": f"{_VARIANTS}.wirings:SandwichNorm",
+    "parallel": f"{_VARIANTS}.wirings:Parallel",
+    "no_residual": f"{_VARIANTS}.wirings:NoResidual",
+    "rezero": f"{_VARIANTS}.wirings:ReZero",
+    "layer_scale": f"{_VARIANTS}.wirings:LayerScale",
+    "deep_norm": f"{_VARIANTS}.wirings:DeepNorm",
 }
 """Wirings by name: classes, or "module:Class" that is imported when it is chosen."""
 

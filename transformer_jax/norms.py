@@ -118,8 +118,8 @@ _VARIANTS = "transformer_jax.variants"
 NORMS = {
     "layer_norm": LayerNorm,
     "rms_norm": RMSNorm,
-    "zero_centred_rms_norm": f"{_VARIANTS}.zero_centred_rms_norm:ZeroCentredRMSNorm",
-    "dynamic_tanh": f"{_VARIANTS}.dynamic_tanh:DynamicTanh",
+    "zero_centred_rms_norm": f"{_VARIANTS}.norms:ZeroCentredRMSNorm",
+    "dynamic_tanh": f"{_VARIANTS}.norms:DynamicTanh",
     "none": NoNorm,
 }
 """Norms by name: classes, or "module:Class" that is imported when it is chosen.

@@ -171,9 +171,9 @@ POSITIONS = {
     "sinusoidal": SinusoidalPositions,
     "sinusoidal_2d": f"{_VARIANTS}.sinusoidal_2d:Sinusoidal2DPositions",
     "rotary": RotaryPositions,
-    "alibi": f"{_VARIANTS}.alibi:ALiBiPositions",
-    "t5": f"{_VARIANTS}.t5:T5Positions",
-    "shaw": f"{_VARIANTS}.shaw:ShawPositions",
-    "contextual": f"{_VARIANTS}.contextual:ContextualPositions",
+    "alibi": f"{_VARIANTS}.relative:ALiBiPositions",
+    "t5": f"{_VARIANTS}.relative:T5Positions",
+    "shaw": f"{_VARIANTS}.relative:ShawPositions",
+    "contextual": f"{_VARIANTS}.relative:ContextualPositions",
 }
 """Position encodings by name: classes, or "module:Class" that is imported when it is chosen."""

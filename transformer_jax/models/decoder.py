@@ -1,10 +1,10 @@
 """The decoder: a language model that reads from left to right."""
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
@@ -68,10 +68,9 @@ class Decoder(Transformer):
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        hidden_D, tied = self.scale_for_logits(hidden), self.tie_embeddings
-        logits_V = self.token_embedding.attend(hidden_D) if tied else self.output(hidden_D)
-        return site(self, "logits", logits_V)
+        read_out = self.token_embedding.attend if self.tie_embeddings else self.output
+        return site(self, "logits", read_out(self.scale_for_logits(hidden)))
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns dummy inputs for initialising the parameters."""
-        return {"tokens": self.example_tokens(self.max_length)}
+        return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.linear import Linear
-from transformer_jax.models.stack import Stack, norm_factory, variant
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer, norm_factory, variant
 from transformer_jax.options import FrozenOptions, Natural, Variant
 from transformer_jax.pooling import ClassToken, Pooling, pooling_of
 from transformer_jax.shapes import check_tokens
@@ -56,9 +55,7 @@ class Encoder(Transformer, kw_only=True):
         if self.num_classes:
             self.head = self.make_output(self.num_classes, use_bias=True)
         elif self.num_classes is None:
-            self.transform = Linear(
-                self.options.width, True, self.embedding_init, self.options.dtype
-            )
+            self.transform = self._to_width()
             self.transform_norm = norm_factory(self.options)()
             self.output_bias = OutputBias()
 
@@ -91,16 +88,23 @@ class Encoder(Transformer, kw_only=True):
           ValueError: The input is longer than max_length, or a shape or a name is wrong.
         """
         pooling = pooling_of(self.pooling)
+        alike = {"segments": segments, "types": types, "positions": positions}
         if self.vocab_size is not None:
             if tokens is None:
                 raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
-            check_tokens(
-                self.max_length, tokens, segments=segments, types=types, positions=positions
-            )
+            check_tokens(self.max_length, tokens, **alike)
             embedded_LD = self.token_embedding(tokens)
         else:
-            given = (segments, types, positions)
-            embedded_LD, segments, types, positions = self._project(vectors, *given, pooling)
+            if vectors is None or vectors.shape[-1] != self.num_features:
+                got = "none" if vectors is None else vectors.shape
+                raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
+            check_tokens(self.max_length, vectors[..., 0], **alike)
+            embedded_LD = self._to_width("projection")(vectors)
+            if pooling.adds_token:
+                embedded_LD = ClassToken(self.embedding_init, name="class_token")(embedded_LD)
+                segments = _with_first(segments, 1)
+                types = _with_first(types, 0)
+                positions = _with_first(positions if positions is None else positions + 1, 0)
         positions = jnp.arange(embedded_LD.shape[-2]) if positions is None else positions
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
@@ -112,14 +116,10 @@ class Encoder(Transformer, kw_only=True):
             return hidden_LD if return_hidden else self.project(hidden_LD)
         pooled_D = pooling(hidden_LD, None if segments is None else segments > 0)
         if pooling.adds_token and self.vocab_size is not None:
-            pooler = Linear(
-                self.options.width, True, self.embedding_init, self.options.dtype, name="pooler"
-            )
-            pooled_D = jnp.tanh(pooler(pooled_D))
-        pooled_D = nn.Dropout(self.options.dropout_rate, name="pooled_dropout")(
-            pooled_D, deterministic=not train
-        )
-        pooled_D = site(self, "pooled", pooled_D)
+            pooled_D = jnp.tanh(self._to_width("pooler")(pooled_D))
+        rate = self.options.dropout_rate
+        dropout = nn.Dropout(rate, deterministic=not train, name="pooled_dropout")
+        pooled_D = site(self, "pooled", dropout(pooled_D))
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
@@ -137,41 +137,22 @@ class Encoder(Transformer, kw_only=True):
         logits_V = self.token_embedding.attend(self.scale_for_logits(hidden_D))
         return site(self, "logits", self.output_bias(logits_V))
 
-    def _project(
-        self,
-        vectors: Array | None,
-        segments: Array | None,
-        types: Array | None,
-        positions: Array | None,
-        pooling: Pooling,
-    ) -> tuple[Array, Array | None, Array | None, Array | None]:
-        """Projects vectors to the width and prepends a class token if the pooling uses one."""
-        if vectors is None or vectors.shape[-1] != self.num_features:
-            got = "none" if vectors is None else vectors.shape
-            raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
-        alike = {"segments": segments, "types": types, "positions": positions}
-        check_tokens(self.max_length, vectors[..., 0], **alike)
-        projection = Linear(
-            self.options.width, True, self.embedding_init, self.options.dtype, name="projection"
-        )
-        embedded_LD = projection(vectors)
-        if not pooling.adds_token:
-            return embedded_LD, segments, types, positions
-        embedded_LD = ClassToken(self.embedding_init, name="class_token")(embedded_LD)
-        segments = None if segments is None else _with_first(segments, 1)
-        types = None if types is None else _with_first(types, 0)
-        positions = None if positions is None else _with_first(positions + 1, 0)
-        return embedded_LD, segments, types, positions
+    def _to_width(self, name: str | None = None) -> Linear:
+        """Returns an affine map to the width of the model."""
+        options = self.options
+        return Linear(options.width, True, self.embedding_init, options.dtype, name=name)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns dummy inputs for initialising the parameters."""
         if self.vocab_size is not None:
-            return {"tokens": self.example_tokens(self.max_length)}
+            return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
         return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}
 
 
-def _with_first(array: Array, value: int) -> Array:
-    """[..., L] -> [..., L + 1], with a value prepended."""
+def _with_first(array: Array | None, value: int) -> Array | None:
+    """[..., L] -> [..., L + 1], with a value prepended; None -> None."""
+    if array is None:
+        return None
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(1, 0)], constant_values=value)
 
 

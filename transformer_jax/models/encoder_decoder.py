@@ -1,4 +1,4 @@
-"""The first transformer: an encoder that reads, and a decoder that looks at it while it writes."""
+"""The original transformer: an encoder, and a decoder that attends to its output."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -8,8 +8,7 @@ from jax import Array
 
 from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
-from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import FrozenOptions, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
@@ -98,15 +97,14 @@ class EncoderDecoder(Transformer):
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
     ) -> tuple[Array, Array | None]:
-        """Encodes the source.
+        """Returns the memory of a source for `decode`, with its mask.
 
         Args:
           source: [..., M] int.
           source_segments: [..., M] int, 0 = padding.
           train: Whether dropout is on.
         Returns:
-          The memory [..., M, D] for `decode`, and its mask [..., 1, M] bool, True = may attend, or
-          None.
+          [..., M, D], and [..., 1, M] bool, True = may attend, or None.
         """
         check_tokens(self.max_length, source, source_segments=source_segments)
         memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
@@ -124,31 +122,26 @@ class EncoderDecoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the next-token logits at every target position, for an encoded source.
+        """Returns the next-token logits for an encoded source, the result of `encode`.
 
-        Args:
-          tokens: [..., L] int.
-          memory: Result of `encode`.
-          segments: [..., L] int, 0 = padding.
-          train: Whether dropout is on.
-          return_hidden: As above.
-        Returns:
-          [..., L, V].
+        Further arguments and the result are those of `__call__`.
         """
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded_LD = self._scaled(embedding(tokens))
-        seen = dict(zip(("memory", "memory_mask"), memory, strict=True))
-        seen = seen if self.cross_attention else {}
-        hidden_LD = self.decoder(embedded_LD, segments=segments, train=train, **seen)
+        seen, seen_mask = memory if self.cross_attention else (None, None)
+        hidden_LD = self.decoder(
+            embedded_LD, segments=segments, memory=seen, memory_mask=seen_mask, train=train
+        )
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        hidden_D, tied = self.scale_for_logits(hidden), self._is_tied()
+        hidden_D = self.scale_for_logits(hidden)
         if self.scale_logits:
             hidden_D = hidden_D * self.options.width**-0.5
-        logits_V = self.token_embedding.attend(hidden_D) if tied else self.output(hidden_D)
+        read_out = self.token_embedding.attend if self._is_tied() else self.output
+        logits_V = read_out(hidden_D)
         return site(self, "logits", self.logits_bias(logits_V) if self.output_bias else logits_V)
 
     def _is_tied(self) -> bool:
@@ -159,5 +152,5 @@ class EncoderDecoder(Transformer):
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns dummy inputs for initialising the parameters."""
-        tokens = self.example_tokens(self.max_length)
+        tokens = jnp.zeros((1, self.max_length), jnp.int32)
         return {"source": tokens, "tokens": tokens}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Self
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
@@ -15,7 +16,70 @@ from transformer_jax.options import Count, Natural, Switch, Variant
 from transformer_jax.pooling import Pooling, pooling_of
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
-from transformer_jax.variants.recurrence import Recurrence, cell_of, fresh_places
+from transformer_jax.variants.running_sums import document_starts
+
+# Elman 1990; Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997.
+CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
+Cell = Annotated[str | Callable[..., nn.RNNCellBase], Variant("models.recurrent:CELLS")]
+
+
+def _cell_of(choice: str | Callable[..., nn.RNNCellBase]) -> Callable[..., nn.RNNCellBase]:
+    if isinstance(choice, str) and choice not in CELLS:
+        raise ValueError(f"cell: expected one of {', '.join(CELLS)}, got {choice!r}")
+    return CELLS[choice] if isinstance(choice, str) else choice
+
+
+class Recurrence(nn.Module):
+    """One recurrent layer in one direction.
+
+    Attributes:
+      cell: A class like flax's cells.
+      features: State features, D.
+      reverse: Whether it reads from the end.
+      dtype: Computation dtype.
+    """
+
+    cell: Callable[..., nn.RNNCellBase]
+    features: int
+    reverse: bool = False
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(
+        self, inputs: Array, segments: Array, carry: Any = None, *, is_fresh: Array | None = None
+    ) -> tuple[Any, Array]:
+        """Applies the cell along a sequence.
+
+        Args:
+          inputs: [..., L, F].
+          segments: [..., L] int, 0 = padding, which does not change the state.
+          carry: Initial state; zeros if None.
+          is_fresh: [..., L] bool, True where a document begins and the state is reset.
+        Returns:
+          The final state, and the outputs [..., L, D].
+        """
+        cell = self.cell(self.features, dtype=self.dtype, name="cell")
+        empty = cell.initialize_carry(jax.random.key(0), (*inputs.shape[:-2], inputs.shape[-1]))
+        is_fresh = jnp.zeros(segments.shape, bool) if is_fresh is None else is_fresh
+
+        def choose(condition: Array, chosen: Any, otherwise: Any) -> Any:
+            pick = lambda a, b: jnp.where(condition[..., None], a, b)  # noqa: E731
+            return jax.tree.map(pick, chosen, otherwise)
+
+        def read(cell: nn.RNNCellBase, carry: Any, place: tuple) -> tuple[Any, Array]:
+            features, is_token, begins = place
+            before = choose(begins, empty, carry)
+            after, output = cell(before, features)
+            state = choose(is_token, after, before)
+            return jax.tree.map(lambda new, old: new.astype(old.dtype), state, carry), output
+
+        scan = nn.scan(
+            read, variable_broadcast="params", split_rngs={"params": False}, reverse=self.reverse
+        )
+        flags = [jnp.moveaxis(array, -1, 0) for array in (segments > 0, is_fresh)]
+        places = (jnp.moveaxis(inputs, -2, 0), *flags)
+        carry, outputs = scan(cell, empty if carry is None else carry, places)
+        return carry, jnp.moveaxis(outputs, 0, -2)
 
 
 class RecurrentDecoder(nn.Module):
@@ -39,7 +103,7 @@ class RecurrentDecoder(nn.Module):
     max_length: int
     width: int = 128
     recurrent_depth: Count = 2
-    cell: Annotated[str | Callable, Variant("variants.recurrence:CELLS")] = "lstm"
+    cell: Cell = "lstm"
     tie_embeddings: Switch = True
     dropout_rate: float = 0.0
     init_std: float = 0.02
@@ -62,17 +126,13 @@ class RecurrentDecoder(nn.Module):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of each next token.
+        """Returns the logits of each next token; arguments as in Decoder.
 
-        Args:
-          tokens: [..., L] int.
-          segments: [..., L] int, document numbers of a packed input, 0 = padding; the state
-            is reset where a document begins.
-          positions: Ignored, since the recurrence knows the order.
-          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
+        Positions are ignored, since the recurrence knows the order. The state is reset where a
+        document begins.
+
         Returns:
-          [..., L, V] float32 or wider.
+          [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
           ValueError: The input is longer than max_length, or a shape is wrong.
         """
@@ -84,11 +144,10 @@ class RecurrentDecoder(nn.Module):
         embedded_LD = self.token_embedding(tokens)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded_LD)
         hidden_LD = site(self, "embedded", hidden_LD)
-        is_fresh = None if reads_on else fresh_places(segments)
+        is_fresh = None if reads_on else document_starts(segments)
+        cell = _cell_of(self.cell)
         for layer in range(self.recurrent_depth):
-            recurrence = Recurrence(
-                cell_of(self.cell), self.width, dtype=self.dtype, name=f"layer_{layer}"
-            )
+            recurrence = Recurrence(cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
             before = kept_state(self, layer, reads_on)
             state, hidden_LD = recurrence(hidden_LD, segments, before, is_fresh=is_fresh)
             keep_state(self, layer, reads_on, state)
@@ -99,9 +158,8 @@ class RecurrentDecoder(nn.Module):
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        tied = self.tie_embeddings
-        logits_V = self.token_embedding.attend(hidden) if tied else self.output(hidden)
-        return site(self, "logits", logits_V)
+        read_out = self.token_embedding.attend if self.tie_embeddings else self.output
+        return site(self, "logits", read_out(hidden))
 
     def with_options(self, **changes: Any) -> Self:
         """Returns the model with other fields."""
@@ -144,7 +202,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     num_types: Natural = 0
     width: int = 128
     recurrent_depth: Count = 2
-    cell: Annotated[str | Callable, Variant("variants.recurrence:CELLS")] = "lstm"
+    cell: Cell = "lstm"
     bidirectional: Switch = False
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "last"
     dropout_rate: float = 0.0
@@ -188,7 +246,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         hidden_LD = site(self, "embedded", dropout(hidden_LD))
         outputs = [hidden_LD]  # of each direction
-        cell = cell_of(self.cell)
+        cell = _cell_of(self.cell)
         for layer in range(self.recurrent_depth):
             ways = {"layer": False} | ({"backward": True} if self.bidirectional else {})
             read = [
@@ -223,18 +281,14 @@ class RecurrentEncoder(nn.Module, kw_only=True):
             return Linear(self.width, True, init, self.dtype, name="projection")(vectors)
         if tokens is None:
             raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
-        embed = TokenEmbedding(
-            self.vocab_size, self.width, init, self.dtype, name="token_embedding"
-        )
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
+        sizes = (self.width, init, self.dtype)
+        embedded_LD = TokenEmbedding(self.vocab_size, *sizes, name="token_embedding")(tokens)
         if not self.num_types:
-            return embed(tokens)
+            return embedded_LD
         types = jnp.zeros_like(tokens) if types is None else types
-        of_type = TokenEmbedding(
-            self.num_types, self.width, init, self.dtype, name="type_embedding"
-        )
-        return embed(tokens) + of_type(types)
+        return embedded_LD + TokenEmbedding(self.num_types, *sizes, name="type_embedding")(types)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns dummy inputs for initialising the parameters."""

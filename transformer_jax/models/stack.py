@@ -1,4 +1,4 @@
-"""The stack of blocks of all transformers here: from options to modules.
+"""From options to modules: the stack of blocks, and the base class of all transformers.
 
 `block_specs` resolves the options of a model into one specification per block; `Stack` sends the
 residual stream through the blocks. Only here do names of variants become classes.
@@ -8,33 +8,29 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array, errors
 
-from transformer_jax.attention import (
-    ATTENTIONS,
-    AttentionVariant,
-    MultiHeadAttention,
-    SoftmaxAttention,
-)
-from transformer_jax.blocks import MIXERS, WIRINGS, Block, Carry, Context, ModuleFactory
+from transformer_jax.attention import AttentionVariant, MultiHeadAttention, SoftmaxAttention
+from transformer_jax.blocks import Block, Carry, Context, ModuleFactory
 from transformer_jax.cache import advance_cache, nan_on_overflow
-from transformer_jax.feedforward import ACTIVATIONS, FEED_FORWARDS, no_feed_forward
-from transformer_jax.initialisation import INITIALISATIONS, Initializers
-from transformer_jax.masks import MASKS, Full, Mask, Places, Rule, Unmasked, self_attention_rule
-from transformer_jax.model_options import LAYER_FIELDS, ModelOptions
-from transformer_jax.norms import NORMS, NoNorm
-from transformer_jax.options import FrozenOptions, entry_of
-from transformer_jax.parametrisation import PARAMETRISATIONS, Standard
+from transformer_jax.embeddings import TokenEmbedding
+from transformer_jax.feedforward import no_feed_forward
+from transformer_jax.initialisation import Initializers
+from transformer_jax.linear import Initializer, Linear, logits_layer
+from transformer_jax.masks import Full, Mask, Places, Unmasked, self_attention_rule
+from transformer_jax.model_options import ModelOptions
+from transformer_jax.norms import NoNorm
+from transformer_jax.options import FrozenOptions, Variant, entry_of
+from transformer_jax.parametrisation import Standard
 from transformer_jax.position_terms import PositionTerms, Sizes, add_positions, of_queries
-from transformer_jax.positions import POSITIONS
-from transformer_jax.remat import REMATS, Policy
 from transformer_jax.sites import site
 
+OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
 _CHECKED = 256  # places for which a mask is tried, to see whether it lets one look ahead
 
 SKIPS = {
@@ -43,24 +39,15 @@ SKIPS = {
     "embedding": "transformer_jax.variants.skips:EmbeddingSkips",
     "dense": "transformer_jax.variants.skips:DenseSkips",
 }
-"""Which earlier streams each block reads, see variants/skips.py."""
+"""Earlier streams that each block reads, see variants/skips.py."""
 
-# Every family of variants, by the option that chooses one.
-FAMILIES: dict[str, Mapping[str, Any]] = {
-    "position": POSITIONS,
-    "mixer": MIXERS,
-    "attention": ATTENTIONS,
-    "query_key_norm": NORMS,
-    "mask": MASKS,
-    "feed_forward": FEED_FORWARDS,
-    "activation": ACTIVATIONS,
-    "norm": NORMS,
-    "wiring": WIRINGS,
-    "skips": SKIPS,
-    "remat": REMATS,
-    "initialisation": INITIALISATIONS,
-    "parametrisation": PARAMETRISATIONS,
+FAMILIES: dict[str, Variant] = {
+    family: mark
+    for family, kind in get_type_hints(ModelOptions, include_extras=True).items()
+    for mark in getattr(kind, "__metadata__", ())
+    if isinstance(mark, Variant)
 }
+"""The family of variants that each option chooses from."""
 
 
 # ---------------------------------------------------------------- from names to classes
@@ -72,9 +59,10 @@ def variant(options: ModelOptions, family: str) -> Any:
     Raises:
       ValueError: There is no such name; the message lists the names.
     """
-    choice, table = getattr(options, family), FAMILIES[family]
+    choice = getattr(options, family)
     if not isinstance(choice, str):
         return choice
+    table = FAMILIES[family].entries()
     if choice not in table:
         raise ValueError(f"{family}: expected one of {', '.join(table)}, got {choice!r}")
     return entry_of(table, choice)
@@ -86,37 +74,38 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
     Raises:
       ValueError: No variant of the family has such an option.
     """
-    chosen, table = variant(options, family), FAMILIES[family]
-    stated = getattr(options, f"{_SECTION.get(family, family)}_options")
+    chosen, section = variant(options, family), FAMILIES[family].section.removeprefix("model.")
     if chosen is None:
         return {}
+    stated = getattr(options, section)
     if not isinstance(getattr(options, family), str):
-        return {} if family == "query_key_norm" else dict(stated)
+        return {} if family == "query_key_norm" else dict(stated)  # norms share their options
     known = inspect.signature(chosen).parameters
-    for name in stated.keys() - known.keys():  # another variant of the family may have it
+    for name in stated.keys() - known.keys():  # a different variant of the family may have it
         from transformer_jax.declarations import declared_options
         from transformer_jax.errors import suggest
 
-        others = [declared_options(entry_of(table, n)) for n in table if table[n] is not None]
-        if not any(name in other for other in others):
-            names = sorted({option for other in others for option in other})
-            section = _SECTION.get(family, family)
-            raise ValueError(f"{section}_options: {name}: no such option{suggest(name, names)}")
+        table = FAMILIES[family].entries()
+        entries = [entry_of(table, entry) for entry in table if table[entry] is not None]
+        names = {option for entry in entries for option in declared_options(entry)}
+        if name not in names:
+            raise ValueError(f"{section}: {name}: no such option{suggest(name, sorted(names))}")
     return {name: value for name, value in stated.items() if name in known}
 
 
-_SECTION = {"query_key_norm": "norm"}  # norms share their options
+def factory(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory:
+    """Returns a factory of the variant that an option names, with its options and arguments."""
+    return functools.partial(variant(options, family), **arguments, **own_options(options, family))
 
 
 def made(options: ModelOptions, family: str, **arguments: Any) -> Any:
-    """Returns an instance of the variant that an option names, with its options and arguments."""
-    return variant(options, family)(**arguments, **own_options(options, family))
+    """Returns an instance of the variant that an option names."""
+    return factory(options, family, **arguments)()
 
 
-def factory(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory:
-    """Returns a factory of the variant that the options select."""
-    chosen = variant(options, family)
-    return functools.partial(chosen, **arguments, **own_options(options, family))
+def norm_factory(options: ModelOptions, family: str = "norm") -> ModuleFactory:
+    """Returns a factory of the norms of the stream, or of queries and keys."""
+    return factory(options, family, use_bias=options.use_bias)
 
 
 def scaling(options: ModelOptions) -> Standard:
@@ -141,17 +130,16 @@ def _wiring(options: ModelOptions) -> type[Block]:
     return getattr(wiring, "func", wiring)  # a partial of a class
 
 
-def head_dim_of(options: ModelOptions) -> int:
-    """Returns the features of one head, K."""
+def _head_dim(options: ModelOptions) -> int:
     return options.head_dim or options.width // options.num_heads
 
 
-def scale_of(options: ModelOptions) -> float | None:
+def _scale(options: ModelOptions) -> float | None:
     """Returns the factor of the attention scores, or None for 1 / sqrt(K)."""
     if options.attention_scale is not None:
         return options.attention_scale
     grows = options.head_dim is None
-    return scaling(options).scale(head_dim_of(options), grows, options.width)
+    return scaling(options).scale(_head_dim(options), grows, options.width)
 
 
 # ---------------------------------------------------------------- one specification for each block
@@ -170,7 +158,7 @@ class BlockSpec(NamedTuple):
     letter: str
     options: ModelOptions
     owner: int
-    reads: tuple[int, ...]
+    reads: tuple[int, ...] = ()
 
 
 @functools.lru_cache(maxsize=256)
@@ -178,74 +166,16 @@ def block_specs(options: ModelOptions) -> tuple[BlockSpec, ...]:
     """Returns the specification of every block of a stack.
 
     Raises:
-      ValueError: A type is not in the pattern or has a field that no type may have, blocks of two
-        types would share parameters, or a block would read a later stream.
+      ValueError: Layer types, shared parameters or skips make no sense, see layer_list.
     """
-    pattern, depth = options.layers, options.depth
-    if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
-        raise ValueError(f"layers: expected letters such as LLLG, got {pattern!r}")
-    _check_types(pattern, options.layer_types)
-    skips = None if variant(options, "skips") is None else made(options, "skips")
-    specs = []
-    for block in range(depth):
-        letter, owner = _letter(options, block), _owner(options, block)
-        if letter != _letter(options, owner):
-            raise ValueError(
-                f"distinct_blocks: block {block} of type {letter} would have the parameters of "
-                f"block {owner}, of type {_letter(options, owner)}, in layers={pattern}"
-            )
-        reads = () if skips is None else tuple(skips.reads(block, depth))
-        for stream in reads:
-            if not 0 <= stream < block:
-                raise ValueError(f"skips: block {block} reads stream {stream}, not one before it")
-        specs.append(BlockSpec(letter, options_of_type(options, letter), owner, reads))
-    return tuple(specs)
+    has_skips = variant(options, "skips") is not None
+    has_types = options.layers or options.layer_types
+    if not (has_skips or has_types or options.distinct_blocks is not None):
+        return tuple(BlockSpec("", options, block) for block in range(options.depth))
+    from transformer_jax.models.layer_list import layer_list
 
-
-def options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
-    """Returns the options of a model in which all blocks have one layer type."""
-    changes = options.layer_types.get(letter, {})
-    if not changes:
-        return options
-    merged: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name.endswith("_options"):
-            value = FrozenOptions({**getattr(options, name), **value})
-        merged[name] = value
-    return dataclasses.replace(options, layers="", layer_types=FrozenOptions(), **merged)
-
-
-def _letter(options: ModelOptions, block: int) -> str:
-    return options.layers[block % len(options.layers)] if options.layers else ""
-
-
-def _owner(options: ModelOptions, block: int) -> int:
-    depth, distinct, sharing = options.depth, options.distinct_blocks, options.sharing
-    if distinct is None:
-        return block
-    if not 1 <= distinct <= depth:
-        raise ValueError(f"distinct_blocks: expected 1 to depth {depth}, got {distinct}")
-    if sharing not in ("cycle", "sequence"):
-        raise ValueError(f"sharing: expected cycle or sequence, got {sharing!r}")
-    if sharing == "cycle":
-        return block % distinct
-    return -(-(block * distinct // depth) * depth // distinct)  # first block of its run
-
-
-def _check_types(pattern: str, types: Mapping[str, Any]) -> None:
-    for letter, fields in types.items():
-        if letter not in set(pattern):
-            raise ValueError(
-                f"layer_types: no block is {letter!r} in layers={pattern!r}; expected one of "
-                f"{', '.join(sorted(set(pattern))) or 'none'}"
-            )
-        if not isinstance(fields, Mapping):
-            raise ValueError(f"layer_types: {letter}: expected fields by name, got {fields!r}")
-        for field in fields:
-            if field not in LAYER_FIELDS:
-                raise ValueError(
-                    f"layer_types: {letter}.{field}: expected one of {', '.join(LAYER_FIELDS)}"
-                )
+    skips = made(options, "skips") if has_skips else None
+    return tuple(BlockSpec(*fields) for fields in layer_list(options, skips))
 
 
 def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
@@ -257,7 +187,7 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
     init = initializers(options, side)
     common = {"use_bias": options.use_bias, "out_init": init.output, "dtype": options.dtype}
     dropout = options.attention_dropout_rate
-    no_norm = variant(options, "query_key_norm") is NoNorm
+    has_head_norm = variant(options, "query_key_norm") is not NoNorm
     attention = functools.partial(
         MultiHeadAttention,
         num_heads=options.num_heads,
@@ -265,19 +195,25 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
         head_dim=options.head_dim,
         value_dim=options.value_dim,
         dropout_rate=options.dropout_rate if dropout is None else dropout,
-        scale=scale_of(options),
+        scale=_scale(options),
         variant=_attention_variant(options),
-        query_key_norm=None if no_norm else norm_factory(options, "query_key_norm"),
+        query_key_norm=norm_factory(options, "query_key_norm") if has_head_norm else None,
         kernel_init=init.query_key,
         value_init=init.value,
         **common,
     )
-    has_mixer = variant(options, "mixer") is not MultiHeadAttention
+    common["kernel_init"] = init.value
+    mixer = feed_forward = None
+    if variant(options, "mixer") is not MultiHeadAttention:
+        mixer = factory(options, "mixer", **common)
+    if variant(options, "feed_forward") is not no_feed_forward:
+        sizes = {"mlp_dim": options.mlp_dim, "activation": variant(options, "activation")}
+        feed_forward = factory(options, "feed_forward", **sizes, **common)
     return functools.partial(
         factory(options, "wiring"),
         attention=attention,
-        mixer=factory(options, "mixer", kernel_init=init.value, **common) if has_mixer else None,
-        feed_forward=_feed_forward(options, kernel_init=init.value, **common),
+        mixer=mixer,
+        feed_forward=feed_forward,
         norm=norm_factory(options),
         dropout_rate=options.dropout_rate,
         stochastic_depth=options.stochastic_depth,
@@ -288,32 +224,13 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
 
 def _attention_variant(options: ModelOptions) -> ModuleFactory | None:
     """Returns a replacement of scaled_dot_product_attention, or None in the common case."""
-    stated = own_options(options, "attention")
     chosen = variant(options, "attention")
-    if chosen is SoftmaxAttention and stated.get("soft_cap") is None:
+    if chosen is SoftmaxAttention and own_options(options, "attention").get("soft_cap") is None:
         return None
     kind = getattr(chosen, "func", chosen)
     if not (isinstance(kind, type) and issubclass(kind, AttentionVariant)):
         raise ValueError(f"attention: expected an AttentionVariant, got {kind!r}")
     return factory(options, "attention")
-
-
-def norm_factory(options: ModelOptions, family: str = "norm") -> ModuleFactory:
-    """Returns a factory of the norms of the stream, or of queries and keys."""
-    return factory(options, family, use_bias=options.use_bias)
-
-
-def _feed_forward(options: ModelOptions, **common: Any) -> ModuleFactory | None:
-    if variant(options, "feed_forward") is no_feed_forward:
-        return None
-    activation = variant(options, "activation")
-    more = {"mlp_dim": options.mlp_dim, "activation": activation}
-    return factory(options, "feed_forward", **more, **common)
-
-
-def rule_of(options: ModelOptions, causal: bool) -> Rule:
-    """Returns the mask rule of self-attention in a model with equal blocks."""
-    return self_attention_rule(variant(options, "mask"), own_options(options, "mask"), causal)
 
 
 def mask_of(
@@ -325,9 +242,9 @@ def mask_of(
       options: Options of a model with equal blocks.
       positions: [..., L] int.
       causal: Whether no position may look ahead.
-      segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
+      segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
     """
-    rule = rule_of(options, causal)
+    rule = self_attention_rule(variant(options, "mask"), own_options(options, "mask"), causal)
     if segments is None and type(rule) in (Full, Unmasked):
         return None
     places = Places(jnp.arange(positions.shape[-1]), positions, segments)
@@ -335,31 +252,31 @@ def mask_of(
 
 
 def is_causal(options: ModelOptions) -> bool:
-    """Returns whether no position sees what comes after it, among the first 256."""
+    """Returns whether no position sees later ones, among the first 256."""
 
-    def hides(spec: BlockSpec) -> bool:
-        mask = mask_of(spec.options, jnp.arange(_CHECKED), True, None)
+    def hides_the_future(options: ModelOptions) -> bool:
+        mask = mask_of(options, jnp.arange(_CHECKED), True, None)
         return mask is not None and not bool(jnp.triu(mask.dense(), 1).any())
 
     with jax.ensure_compile_time_eval():
-        return all(map(hides, {spec.letter: spec for spec in block_specs(options)}.values()))
+        return all(map(hides_the_future, {spec.options for spec in block_specs(options)}))
 
 
 def can_cache(options: ModelOptions) -> bool:
     """Returns whether values of a position surely stay valid when tokens follow.
 
-    Its mask must hide them, and all variants must be this package's: a user-defined feed-forward
-    layer may mix positions, for which there is no cache.
+    The masks must hide those tokens, and all variants must be this package's: a user-defined
+    feed-forward layer may mix positions, for which there is no cache.
     """
-    all_ours = all(
-        getattr(spec.options, family) in table
+    all_named = all(
+        isinstance(getattr(spec.options, family), str)
         for spec in block_specs(options)
-        for family, table in FAMILIES.items()
+        for family in FAMILIES
     )
-    return all_ours and is_causal(options)
+    return all_named and is_causal(options)
 
 
-# ---------------------------------------------------------------- the module
+# ---------------------------------------------------------------- the modules
 
 
 class Stack(nn.Module):
@@ -395,7 +312,7 @@ class Stack(nn.Module):
         Args:
           embedded: [..., L, D].
           positions: [..., L] int; None counts from 0, or from the end of a cache.
-          segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
+          segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
           memory: Input of cross-attention, [..., M, D], for blocks that have it.
           memory_mask: [..., L, M] bool.
           train: Whether dropout is on.
@@ -430,7 +347,7 @@ class Stack(nn.Module):
             hidden = norm_factory(options)(name="embedding_norm")(hidden)
         hidden = nn.Dropout(options.dropout_rate, deterministic=not train)(hidden)
         hidden = site(self, "embedded", hidden)
-        policy = made(options, "remat") if train else None
+        policy = made(options, "remat") if train and options.remat != "none" else None
         try:
             hidden = self._run(specs, hidden, contexts, policy)
         except (errors.ConcretizationTypeError, errors.TracerIntegerConversionError) as error:
@@ -448,7 +365,7 @@ class Stack(nn.Module):
         specs: Sequence[BlockSpec],
         hidden: Array,
         contexts: Mapping[str, Context],
-        policy: Policy | None,
+        policy: Any,
     ) -> Array:
         """Applies the blocks to the stream.
 
@@ -460,55 +377,44 @@ class Stack(nn.Module):
           contexts: Context of each layer type.
           policy: Rematerialisation policy of the blocks; None keeps everything.
         """
-        done, carry, streams = 0, Carry(), list[Array]()
+
+        def make_of(spec: BlockSpec, prevent_cse: bool = True) -> ModuleFactory:
+            make = make_block(spec.options, self.side)
+            if policy is None:
+                return make
+            from transformer_jax.models.transformed import rematerialised
+
+            return rematerialised(make, policy, prevent_cse)
+
+        first, carry, streams = 0, Carry(), list[Array]()
         if "blocks" in self.variables.get("params", {}):
             if any(spec.reads or spec.owner != number for number, spec in enumerate(specs)):
                 raise ValueError(
                     "scan_layers: blocks that share parameters or read earlier streams cannot be "
                     "scanned; expected parameters of each block by itself"
                 )
-            hidden, carry, done = self._scan(specs, hidden, contexts, policy)
-        for number, spec in enumerate(specs[done:], done):
+            from transformer_jax.models.transformed import scan_units
+
+            unit = specs[: self.options.unit]
+            first = len(specs) - len(specs) % len(unit)
+            makes = [make_of(spec, prevent_cse=False) for spec in unit]
+            letters = [spec.letter for spec in unit]
+            hidden, carry = scan_units(makes, letters, first, hidden, contexts)
+        for number, spec in enumerate(specs[first:], first):
             streams.append(hidden)
             if spec.reads:
                 from transformer_jax.variants.skips import Skip
 
                 skip = Skip(made(self.options, "skips").initial, name=f"skip_{number}")
                 hidden = skip(hidden, [streams[stream] for stream in spec.reads])
-            make = _with_remat(make_block(spec.options, self.side), policy)
+            make = make_of(spec)
             if spec.owner != number:
-                make = _with_params(make, self.variables["params"][f"block_{spec.owner}"])
+                from transformer_jax.models.transformed import with_params
+
+                make = with_params(make, self.variables["params"][f"block_{spec.owner}"])
             context = dataclasses.replace(contexts[spec.letter], layer=number)
             hidden, carry = make(name=f"block_{number}")(hidden, carry, context)
         return hidden
-
-    @nn.nowrap
-    def _scan(
-        self,
-        specs: Sequence[BlockSpec],
-        hidden: Array,
-        contexts: Mapping[str, Context],
-        policy: Policy | None,
-    ) -> tuple[Array, Carry, int]:
-        """Applies the repeated units of the stack in one loop.
-
-        Returns the stream, the carry, and the number of blocks.
-        """
-        unit = self.options.unit
-        whole = len(specs) - len(specs) % unit
-        makes = [_with_remat(make_block(s.options, self.side), policy, False) for s in specs[:unit]]
-        letters = tuple(spec.letter for spec in specs[:unit])
-        scan = nn.scan(
-            Unit,
-            variable_axes={"params": 0, "losses": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast),
-            length=whole // unit,
-        )
-        numbers = jnp.arange(whole).reshape(-1, unit)
-        units = scan(tuple(makes), letters, name="blocks")
-        (hidden, carry), _ = units((hidden, Carry()), numbers, dict(contexts))
-        return hidden, carry, whole
 
     @nn.nowrap
     def _terms(self, name: str, options: ModelOptions, positions: Array) -> PositionTerms:
@@ -522,7 +428,7 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _sizes(self, options: ModelOptions) -> Sizes:
-        head_dim, scale = head_dim_of(options), scale_of(options)
+        head_dim, scale = _head_dim(options), _scale(options)
         return Sizes(
             width=options.width,
             num_heads=options.num_heads,
@@ -543,89 +449,109 @@ class Stack(nn.Module):
         common: Context,
     ) -> dict[str, Context]:
         """Returns the context of the blocks of each layer type."""
-        contexts: dict[str, Context] = {}
-        for letter, options in {spec.letter: spec.options for spec in specs}.items():
-            own = self._terms_of_type(letter, options, terms, positions)
-            mask = mask_of(options, positions, self.causal, segments)
-            if common.slot is not None:
-                own = of_queries(own, common.slot.first, common.slot.count)
-                assert mask is not None
-                mask = mask.of_queries(common.slot.first, common.slot.count)
-            contexts[letter] = dataclasses.replace(
-                common, mask=mask, terms=own._replace(embedding=None), sizes=self._sizes(options)
-            )
+        types = {spec.letter: spec.options for spec in specs}
+        contexts, slot = {}, common.slot
         acts_inside = terms.rotation is not None or terms.bias is not None
-        if specs and acts_inside and not any(self._shares_terms(s.options, terms) for s in specs):
+        sharing = [letter for letter in types if self._shares_terms(types[letter], acts_inside)]
+        for letter, options in types.items():
+            own = terms
+            if letter not in sharing:
+                own = self._terms(f"positions_{letter}", options, positions)
+                for adds, position in ((own, options.position), (terms, self.options.position)):
+                    if adds.embedding is not None:
+                        raise ValueError(
+                            f"layer_types: {letter}.position={options.position!r}: {position!r} is "
+                            "added to the embeddings, once for all blocks; expected positions "
+                            "inside attention"
+                        )
+            mask = mask_of(options, positions, self.causal, segments)
+            if slot is not None:
+                assert mask is not None
+                own = of_queries(own, slot.first, slot.count)
+                mask = mask.of_queries(slot.first, slot.count)
+            own = own._replace(embedding=None)
+            sizes = self._sizes(options)
+            contexts[letter] = dataclasses.replace(common, mask=mask, terms=own, sizes=sizes)
+        if specs and acts_inside and not sharing:
             raise ValueError(
                 f"position: no layer has {self.options.position!r}; expected one that a layer has"
             )
         return contexts
 
     @nn.nowrap
-    def _terms_of_type(
-        self, letter: str, options: ModelOptions, terms: PositionTerms, positions: Array
-    ) -> PositionTerms:
-        """Returns the position terms for the attention of a layer type."""
-        if self._shares_terms(options, terms):
-            return terms
-        own = self._terms(f"positions_{letter}", options, positions)
-        if own.embedding is not None or terms.embedding is not None:
-            added = options.position if own.embedding is not None else self.options.position
-            raise ValueError(
-                f"layer_types: {letter}.position={options.position!r}: {added!r} is added to the "
-                "embeddings, once for all blocks; expected positions inside attention"
-            )
-        return own
-
-    @nn.nowrap
-    def _shares_terms(self, options: ModelOptions, terms: PositionTerms) -> bool:
-        """Returns whether a layer type has the positions of the model."""
-        type_values, model_values = (
-            (one.position, FrozenOptions(own_options(one, "position")))
-            for one in (options, self.options)
+    def _shares_terms(self, options: ModelOptions, acts_inside: bool) -> bool:
+        """Returns whether a layer type has the position terms of the model."""
+        own, shared = (
+            (one.position, own_options(one, "position")) for one in (options, self.options)
         )
-        are_embeddings = terms.rotation is None and terms.bias is None
-        return type_values == model_values and (
-            are_embeddings or self._sizes(options) == self._sizes(self.options)
+        return own == shared and (
+            not acts_inside or self._sizes(options) == self._sizes(self.options)
         )
 
 
-class Unit(nn.Module):
-    """The blocks that repeat in a scan.
+class Transformer(nn.Module):
+    """Abstract base class of models with a stack of blocks.
 
     Attributes:
-      makes: Factory of each block.
-      letters: Letters of their layer types.
+      options: Options of the stack, the section `model` of a config; see config.ModelOptions.
     """
 
-    makes: tuple[ModuleFactory, ...]
-    letters: tuple[str, ...]
+    options: ModelOptions
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # options that are not at their default
 
-    @nn.compact
-    def __call__(
-        self, stream: tuple[Array, Carry], numbers: Array, contexts: Mapping[str, Context]
-    ) -> tuple[tuple[Array, Carry], None]:
-        """Maps the stream [..., L, D], the carry, and the numbers of the blocks."""
-        hidden, carry = stream
-        for index, (make, letter) in enumerate(zip(self.makes, self.letters, strict=True)):
-            context = dataclasses.replace(contexts[letter], layer=numbers[index])
-            hidden, carry = make(name=f"block_{index}")(hidden, carry, context)
-        return (hidden, carry), None
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Makes a model from options and fields by name: `Decoder.of(vocab_size=65, width=128)`.
+
+        A variant is given by name, or as a class or a partial of one: position="rotary",
+        position=RotaryPositions, or position=partial(RotaryPositions, fraction=0.5).
+        """
+        of_stack, own = _divided(fields)
+        known = [field.name for field in dataclasses.fields(cls)]  # ty: ignore
+        for name in own:
+            if name not in known:
+                from transformer_jax.errors import suggest
+
+                raise ValueError(f"{name}: no such option{suggest(name, [*OPTIONS, *known])}")
+        return cls(options=ModelOptions.of(**{**cls.usual, **of_stack}), **own)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the model with changed options or fields."""
+        of_stack, own = _divided(changes)
+        of_stack = FrozenOptions.of(of_stack)
+        return self.clone(options=dataclasses.replace(self.options, **of_stack), **own)
+
+    # ---- parts
+
+    @property
+    def embedding_init(self) -> Initializer:
+        """Returns the initial values of embeddings and of kernels outside the blocks."""
+        return initializers(self.options).embedding
+
+    def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
+        """Returns a token embedding of this width."""
+        width, dtype = self.options.width, self.options.dtype
+        return TokenEmbedding(vocab_size, width, self.embedding_init, dtype, name=name)
+
+    def make_output(self, features: int, use_bias: bool) -> Linear:
+        """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
+        return logits_layer(features, use_bias, self.embedding_init, self.options.dtype)
+
+    def scale_for_logits(self, hidden: Array) -> Array:
+        """Scales the input of the output layer, [..., D], by the parametrisation's gain."""
+        gain = scaling(self.options).logits_gain(self.options.width)
+        return hidden if gain == 1 else hidden * gain
+
+    def is_causal(self) -> bool:
+        """Returns whether no position sees later ones, among the first 256."""
+        return is_causal(self.options)
+
+    def can_cache(self) -> bool:
+        """Returns whether values of a position surely stay valid when tokens follow."""
+        return can_cache(self.options)
 
 
-def _with_remat(
-    make: ModuleFactory, policy: Policy | None, prevent_cse: bool = True
-) -> ModuleFactory:
-    """Returns a factory of blocks whose backward pass keeps what the policy allows."""
-    if policy is None:
-        return make
-    assert isinstance(make, functools.partial)
-    block = nn.remat(make.func, policy=policy, prevent_cse=prevent_cse)
-    return functools.partial(block, *make.args, **make.keywords)
-
-
-def _with_params(make: ModuleFactory, params: Any) -> ModuleFactory:
-    """Returns a factory of blocks with the parameters of another block."""
-    assert isinstance(make, functools.partial)
-    block = nn.map_variables(make.func, "params", trans_in_fn=lambda _: {"params": params})
-    return functools.partial(block, *make.args, **make.keywords)
+def _divided(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits fields of a model into options of its stack and the others."""
+    of_stack = {name: value for name, value in fields.items() if name in OPTIONS}
+    return of_stack, {name: value for name, value in fields.items() if name not in OPTIONS}

@@ -1,4 +1,4 @@
-"""The vision transformer: an image is a sequence of patches."""
+"""The vision transformer: an image as a sequence of patches."""
 
 import dataclasses
 import re
@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from annotated_types import Predicate
 from jax import Array
 
-from transformer_jax.models.patches import PatchEmbedding, grid_of
-from transformer_jax.models.stack import Stack
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.linear import Linear
+from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import Count, Form, Variant
 from transformer_jax.pooling import ClassToken, Pooling, pooling_of
 from transformer_jax.sites import site
@@ -30,7 +29,7 @@ VARIANTS = {
 
 ModelVariant = Annotated[
     str,
-    Predicate(lambda name: re.fullmatch(r"(Ti|S|B|L|H)/[1-9]\d*", name) is not None),
+    Predicate(lambda name: re.fullmatch(rf"({'|'.join(VARIANTS)})/[1-9]\d*", name) is not None),
     Form("a name like Ti/4: Ti, S, B, L or H, and the patch size", "Ti/4"),
 ]
 
@@ -41,14 +40,43 @@ def variant_fields(variant: str) -> dict[str, int]:
     Raises:
       ValueError: The name is not SIZE/PATCH with a size in VARIANTS.
     """
-    size, slash, patch = variant.partition("/")
-    if size not in VARIANTS or not slash or not patch.isdigit() or int(patch) < 1:
+    size, _, patch = variant.partition("/")
+    if size not in VARIANTS or not patch.isdigit() or int(patch) < 1:
         raise ValueError(
             f"variant: expected SIZE/PATCH, size one of {', '.join(VARIANTS)}, got {variant!r}"
         )
-    width, depth, num_heads, mlp_dim = VARIANTS[size]
-    shape = {"width": width, "depth": depth, "num_heads": num_heads, "mlp_dim": mlp_dim}
-    return {**shape, "patch_size": int(patch)}
+    names = ("width", "depth", "num_heads", "mlp_dim", "patch_size")
+    return dict(zip(names, (*VARIANTS[size], int(patch)), strict=True))
+
+
+def grid_of(shape: tuple[int, ...], patch_size: int) -> tuple[int, int]:
+    """Returns the rows and columns of patches of images of shape (..., height, width, C).
+
+    Raises:
+      ValueError: The patch size does not divide the image.
+    """
+    height, width = shape[-3:-1]
+    if height % patch_size or width % patch_size:
+        raise ValueError(f"images: {height} x {width} pixels are not whole patches of {patch_size}")
+    return height // patch_size, width // patch_size
+
+
+def patches_of(images: Array, patch_size: int) -> Array:
+    """Cuts images into patches, row by row; each patch is flattened as [row, column, channel].
+
+    Args:
+      images: [..., height, width, C].
+      patch_size: Pixels along each side, a divisor of height and width.
+    Returns:
+      [..., P, patch_size * patch_size * C].
+    Raises:
+      ValueError: The patch size does not divide the image.
+    """
+    *leading, _, _, channels = images.shape
+    rows, columns = grid_of(images.shape, patch_size)
+    grid = images.reshape(*leading, rows, patch_size, columns, patch_size, channels)
+    grid = jnp.swapaxes(grid, -4, -3)
+    return grid.reshape(*leading, rows * columns, patch_size * patch_size * channels)
 
 
 class VisionTransformer(Transformer, kw_only=True):
@@ -99,29 +127,21 @@ class VisionTransformer(Transformer, kw_only=True):
         Returns:
           [..., C] float32 or wider; or hidden vectors [..., P, D], after a class token if any.
         Raises:
-          ValueError: The images have another shape than image_shape.
+          ValueError: The shape of the images is not image_shape.
         """
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
         pooling = pooling_of(self.pooling)
-        embed = PatchEmbedding(
-            self.patch_size,
-            self.options.width,
-            self.embedding_init,
-            self.options.dtype,
-            name="patches",
-        )
-        embedded_PD = embed(images)
+        options, init = self.options, self.embedding_init
+        embed = Linear(options.width, True, init, options.dtype, name="patches")
+        embedded_PD = embed(patches_of(images, self.patch_size))
         if pooling.adds_token:
-            embedded_PD = ClassToken(self.embedding_init, name="class_token")(embedded_PD)
+            embedded_PD = ClassToken(init, name="class_token")(embedded_PD)
         hidden_PD = self.stack(embedded_PD, train=train)
         if self.num_classes == 0:
             return hidden_PD
-        pooled_D = pooling(hidden_PD, None)
-        pooled_D = nn.Dropout(self.options.dropout_rate, name="pooled_dropout")(
-            pooled_D, deterministic=not train
-        )
-        pooled_D = site(self, "pooled", pooled_D)
+        dropout = nn.Dropout(options.dropout_rate, deterministic=not train, name="pooled_dropout")
+        pooled_D = site(self, "pooled", dropout(pooling(hidden_PD, None)))
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
@@ -131,5 +151,5 @@ class VisionTransformer(Transformer, kw_only=True):
         return site(self, "logits", self.head(self.scale_for_logits(hidden)))
 
     def example_inputs(self) -> dict[str, Array]:
-        """Returns inputs that parameters can be drawn for."""
+        """Returns dummy inputs for initialising the parameters."""
         return {"images": jnp.zeros((1, *self.image_shape))}

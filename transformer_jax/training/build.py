@@ -16,7 +16,7 @@ from transformer_jax.data.sources.files import OwnSource
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
-from transformer_jax.models.transformer import OPTIONS, Transformer
+from transformer_jax.models.stack import OPTIONS, Transformer
 from transformer_jax.own import chosen, faults_of, names_own
 from transformer_jax.placement import RULES
 from transformer_jax.resolve import letter_of, letters_of, of_type, variant_options

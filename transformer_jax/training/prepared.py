@@ -16,7 +16,7 @@ from transformer_jax.config_files import CADENCE, flatten, own_modules, report
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.models.transformer import Transformer
+from transformer_jax.models.stack import Transformer
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.placement import (

@@ -13,19 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import (
-    AttentionCall,
-    AttentionVariant,
-    SoftmaxAttention,
-    weighted_sum,
-)
+from transformer_jax.attention import AttentionCall, SoftmaxAttention, weighted_sum
 from transformer_jax.masks import Mask
-from transformer_jax.options import Count, Positive
+from transformer_jax.options import Count
 
 _BANDS = 4  # stretches of queries; each looks at no key behind it if it may not see them
 
 
-class ChunkedAttention(AttentionVariant):
+class ChunkedAttention(SoftmaxAttention):
     """Softmax attention that computes its weights for some queries at a time, to save memory.
 
     As in Rabe and Staats 2021, arXiv:2112.05682, section 2, except that keys are not divided. Up to
@@ -39,7 +34,6 @@ class ChunkedAttention(AttentionVariant):
     """
 
     size: Count = 128
-    soft_cap: Positive | None = None
     hides_weights: ClassVar[bool] = True
 
     @nn.compact
@@ -61,10 +55,6 @@ class ChunkedAttention(AttentionVariant):
             return weighted_sum(weights, value)
 
         return attend_in_chunks(attend, query, key, value, self.size, call.mask, call.bias)
-
-    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
-        return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
 
 
 def attend_in_chunks(

@@ -1,7 +1,6 @@
 """Mixtures of experts: each token uses the few feed-forward layers that a router chooses."""
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,21 +9,20 @@ from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.feedforward import gelu
+from transformer_jax.feedforward import FeedForward
 from transformer_jax.linear import Initializer, Linear
 from transformer_jax.options import Count, NonNegative
 from transformer_jax.sites import site
-from transformer_jax.variants.routing import routes_of
 
 
-class MixtureOfExperts(nn.Module):
+class MixtureOfExperts(FeedForward):
     """Several feed-forward layers, of which each token uses the few with the highest router scores.
 
     y = sum over chosen e of p_e FFN_e(x), p the router's softmax, renormalised over the chosen ones
     (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise); for a single expert,
     p_e unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No token is dropped.
     Either all experts are computed for all tokens, num_experts / num_chosen times the work
-    needed, or only the chosen ones, in blocks of tokens (see routing): equal up to rounding, and
+    needed, or only the chosen ones, in blocks of tokens: equal up to rounding, and
     faster for many experts.
 
     The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
@@ -33,11 +31,9 @@ class MixtureOfExperts(nn.Module):
 
     Attributes:
       mlp_dim: Hidden features of each expert, F; 4 * width if None.
-      activation: Activation between the two maps.
       use_bias: Ignored; every feed-forward layer takes this argument, and experts have no biases.
       kernel_init: Initial values of the router and of the first kernels.
       out_init: Initial values of the last kernels; kernel_init if None.
-      dtype: Computation dtype; promoted from inputs and parameters if None.
       num_experts: Experts, E.
       num_chosen: Experts per token, k.
       balance: Weight of the load-balancing loss; the paper's 0.01.
@@ -45,12 +41,7 @@ class MixtureOfExperts(nn.Module):
       block: Tokens that are computed together, if only chosen experts are computed.
     """
 
-    mlp_dim: int | None = None
-    activation: Callable[[Array], Array] = gelu
     use_bias: bool = False
-    kernel_init: Initializer = nn.initializers.normal(0.02)
-    out_init: Initializer | None = None
-    dtype: DTypeLike | None = None
     num_experts: Count = 4
     num_chosen: Count = 2
     balance: NonNegative = 0.01
@@ -141,3 +132,60 @@ class Experts(nn.Module):
 
         kernel_EDF = self.param("kernel", draw, (self.num_experts, *shape))
         return tuple(promote_dtype(inputs, kernel_EDF, dtype=self.dtype))
+
+
+class Routes(NamedTuple):
+    """Positions of N tokens with k choices each, in blocks of b rows for one expert each.
+
+    No token is dropped: an expert gets as many blocks as its tokens fill
+    (Gale et al. 2022, arXiv:2211.15841, section 4, with whole blocks instead of a sparse kernel).
+    Plain gathers and batched products run under jit, vmap and grad; ragged_dot of jax 0.10 has no
+    gradient under vmap, and computes all experts on a CPU.
+
+    Attributes:
+      place: [N, k] int, row of each token's choice among all rows of all blocks.
+      token: [blocks * b] int, token of each row; N for an empty row.
+      expert: [blocks] int, expert of each block.
+    """
+
+    place: Array
+    token: Array
+    expert: Array
+
+    def to_blocks(self, rows: Array) -> Array:
+        """[N, D] -> [blocks, b, D], 0 in empty rows."""
+        wide = jnp.concatenate([rows, jnp.zeros_like(rows[:1])])
+        return wide[self.token].reshape(len(self.expert), -1, rows.shape[-1])
+
+    def pairs_to_blocks(self, pairs: Array) -> Array:
+        """[N, k, F] -> [blocks, b, F], 0 in empty rows."""
+        flat = jnp.zeros((len(self.token), pairs.shape[-1]), pairs.dtype)
+        filled = flat.at[self.place.reshape(-1)].set(pairs.reshape(-1, pairs.shape[-1]))
+        return filled.reshape(len(self.expert), -1, pairs.shape[-1])
+
+    def to_pairs(self, blocks: Array) -> Array:
+        """[blocks, b, F] -> [N, k, F]."""
+        return blocks.reshape(-1, blocks.shape[-1])[self.place]
+
+
+def routes_of(chosen: Array, num_experts: int, block: int) -> Routes:
+    """Returns the positions of tokens by their experts.
+
+    Args:
+      chosen: Chosen experts, [N, k] int.
+      num_experts: Experts, E.
+      block: Number of rows in a block, b.
+    """
+    pairs, k = chosen.size, chosen.shape[-1]
+    of_pair = chosen.reshape(-1)
+    one_hot = of_pair[:, None] == jnp.arange(num_experts)
+    rank = (jnp.cumsum(one_hot, axis=0) - 1)[jnp.arange(pairs), of_pair]  # among its expert's
+    blocks = -(-one_hot.sum(0) // block)
+    ends = jnp.cumsum(blocks)
+    slot = (ends - blocks)[of_pair] * block + rank
+    # Each expert leaves at most one block unfilled.
+    count = -(-pairs // block) + min(num_experts, pairs)
+    token = jnp.full(count * block, len(chosen), jnp.int32)
+    token = token.at[slot].set(jnp.arange(pairs, dtype=jnp.int32) // k)
+    expert = jnp.searchsorted(ends, jnp.arange(count), side="right")
+    return Routes(slot.reshape(chosen.shape), token, jnp.minimum(expert, num_experts - 1))

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import AttentionCall, AttentionVariant, SoftmaxAttention, repeat_kv
+from transformer_jax.attention import AttentionCall, SoftmaxAttention, repeat_kv
 from transformer_jax.masks import Mask, count_by_one
-from transformer_jax.options import Positive
 from transformer_jax.placement import cuts_heads_apart, cuts_sequence, over_devices
 
 _BLOCK = 128  # splash attention's lengths are multiples of this
@@ -32,7 +31,7 @@ _TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar(
 )
 
 
-class FusedAttention(AttentionVariant):
+class FusedAttention(SoftmaxAttention):
     """Softmax attention by splash attention on a TPU or cuDNN on an NVIDIA GPU.
 
     Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels take causal masks and
@@ -48,7 +47,6 @@ class FusedAttention(AttentionVariant):
       interpret: Whether splash attention is interpreted on any device, for tests.
     """
 
-    soft_cap: Positive | None = None
     interpret: bool = False
     hides_weights: ClassVar[bool] = True
     takes_groups: ClassVar[bool] = True
@@ -89,10 +87,6 @@ class FusedAttention(AttentionVariant):
             counts = count_by_one(rule.query)[..., None, None, None]
             mixed = jnp.where(counts, mixed, jnp.nan)
         return mixed
-
-    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
-        return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
 
 
 @contextlib.contextmanager
@@ -165,7 +159,7 @@ def _splash(
     shape, (length, key_length) = query.shape, (query.shape[-2], key.shape[-2])
     groups = key.shape[-3]
     if length % _BLOCK or key_length % _BLOCK:
-        raise ValueError(f"lengths {length} and {key_length} are no multiples of {_BLOCK}")
+        raise ValueError(f"lengths {length} and {key_length} are not multiples of {_BLOCK}")
     if value.shape[-1] != key.shape[-1]:
         raise ValueError("values have other features than keys")
     if cuts_sequence():
@@ -189,16 +183,14 @@ def _splash(
     # [..., H, L, K] -> [N, G, H / G, L, K]: the queries that one head of keys serves
     queries = (query * scale).astype(query.dtype).reshape(count, groups, -1, *shape[-2:])
     keys, values = (a.reshape(count, groups, *a.shape[-2:]) for a in (key, value))
-    segments = [] if mask is None else [mask.query.segment, mask.key.segment]
-    segments = [segment for segment in segments if segment is not None]
     over_heads = ("batch", "tensor", ...)  # of queries, keys, values and what is mixed
-    if not segments:
+    if mask is None or mask.query.segment is None or mask.key.segment is None:
         over_texts = over_devices(jax.vmap(jax.vmap(kernel)), *[over_heads] * 4)
         mixed = over_texts(queries, keys, values)
     else:
         query_ids, key_ids = (
             jnp.broadcast_to(s, (*lead, s.shape[-1])).reshape(count, -1).astype(jnp.int32)
-            for s in segments
+            for s in (mask.query.segment, mask.key.segment)
         )
         over_groups = jax.vmap(kernel, (0, 0, 0, None))
 
@@ -231,9 +223,6 @@ def _cudnn(
     before, after = _reach(mask)
     lead = query.shape[:-3]
 
-    def with_heads_behind(array: Array) -> Array:
-        return jnp.swapaxes(array.reshape(-1, *array.shape[-3:]), -3, -2)
-
     kernel = functools.partial(
         jax.nn.dot_product_attention,
         scale=scale,
@@ -241,7 +230,10 @@ def _cudnn(
         local_window_size=None if before is None else (before, after or 0),
         implementation="cudnn",
     )
-    mixed = mapped_as_examples(kernel)(*map(with_heads_behind, (query, key, value)))
+    with_heads_behind = [
+        jnp.swapaxes(array.reshape(-1, *array.shape[-3:]), -3, -2) for array in (query, key, value)
+    ]
+    mixed = mapped_as_examples(kernel)(*with_heads_behind)
     return jnp.swapaxes(mixed, -3, -2).reshape(*lead, *query.shape[-3:-1], value.shape[-1])
 
 
@@ -287,12 +279,11 @@ def _longer(function: Callable) -> Callable:
         merged_trees = jax.tree.unflatten(structure, list(map(merged, leaves, flags)))
         results = mapped(*merged_trees)
         of_examples = jax.tree.map(lambda leaf: leaf.shape[:1] == (size * count,), results)
-        split = jax.tree.map(
-            lambda leaf, is_one: leaf.reshape(size, count, *leaf.shape[1:]) if is_one else leaf,
-            results,
-            of_examples,
-        )
-        return split, of_examples
+
+        def split(leaf: Array, is_one: bool) -> Array:
+            return leaf.reshape(size, count, *leaf.shape[1:]) if is_one else leaf
+
+        return jax.tree.map(split, results, of_examples), of_examples
 
     mapped.def_vmap(rule)
     return mapped

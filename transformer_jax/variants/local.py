@@ -8,17 +8,15 @@ from jax import Array
 
 from transformer_jax.attention import (
     AttentionCall,
-    AttentionVariant,
     SoftmaxAttention,
     attention_weights,
     weighted_sum,
 )
 from transformer_jax.masks import Mask, count_by_one
-from transformer_jax.options import Positive
 from transformer_jax.shapes import in_blocks
 
 
-class LocalAttention(AttentionVariant):
+class LocalAttention(SoftmaxAttention):
     """Softmax attention in blocks as long as the mask's window, with the keys of adjacent blocks.
 
     Time and memory then grow with length x window (Beltagy et al. 2020, arXiv:2004.05150, section
@@ -31,7 +29,6 @@ class LocalAttention(AttentionVariant):
       soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it.
     """
 
-    soft_cap: Positive | None = None
     hides_weights: ClassVar[bool] = True
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
@@ -63,10 +60,6 @@ class LocalAttention(AttentionVariant):
         mixed_LV = mixed_LV[..., : query.shape[-2], :]
         counts = count_by_one(mask.query)[..., None, None, None]
         return jnp.where(counts, mixed_LV, jnp.nan)
-
-    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
-        return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
 
 
 def _window_of(mask: Array | Mask | None) -> int | None:

@@ -102,25 +102,22 @@ class StateSpace(nn.Module):
         size, channels = self.conv_size, inputs.shape[-1]
         kernel = self.param("conv_kernel", _uniform(size), (size, channels))
         bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
-        before = jnp.zeros((*inputs.shape[:-2], size - 1, channels), inputs.dtype)
+        empty = jnp.zeros((*inputs.shape[:-2], size - 1, channels), inputs.dtype)
         reads_on = slot is not None
-        read = jnp.concatenate([kept_state(self, 1, reads_on, before), inputs], axis=-2)
+        read = jnp.concatenate([kept_state(self, 1, reads_on, empty), inputs], axis=-2)
         keep_state(self, 1, reads_on, read[..., read.shape[-2] - (size - 1) :, :])
         length, mixed_LC = inputs.shape[-2], bias.astype(inputs.dtype)
+        documents = None if segment is None else jnp.cumsum(document_starts(segment), axis=-1)
         for back in range(size):
             first = size - 1 - back
             shifted_LC = read[..., first : first + length, :] * kernel[first].astype(inputs.dtype)
-            if segment is not None and back:
-                shifted_LC = jnp.where(_same_document(segment, back)[..., None], shifted_LC, 0)
+            if documents is not None and back:
+                ahead = [(0, 0)] * (documents.ndim - 1)
+                before = jnp.pad(documents, [*ahead, (back, 0)], constant_values=-1)
+                is_same = documents == before[..., : documents.shape[-1]]
+                shifted_LC = jnp.where(is_same[..., None], shifted_LC, 0)
             mixed_LC = mixed_LC + shifted_LC
         return mixed_LC
-
-
-def _same_document(segment: Array, back: int) -> Array:
-    """Returns whether the token `back` positions before is in the same segment, [..., L] bool."""
-    runs = jnp.cumsum(document_starts(segment), axis=-1)
-    ahead = [(0, 0)] * (runs.ndim - 1)
-    return runs == jnp.pad(runs, [*ahead, (back, 0)], constant_values=-1)[..., : runs.shape[-1]]
 
 
 def _uniform(size: int) -> Initializer:

@@ -49,7 +49,7 @@ class EmbeddingSkips:
 
 
 @dataclasses.dataclass(frozen=True)
-class DenseSkips:
+class DenseSkips(EmbeddingSkips):
     """Every block reads all earlier streams (Pagliardini et al. 2024, arXiv:2402.02622, eq. 2).
 
     In the paper the block's own stream has a factor too, and a sum follows the last block.
@@ -57,8 +57,6 @@ class DenseSkips:
     Attributes:
       initial: Initial factor of a stream.
     """
-
-    initial: InitialNumber = 0.0
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
         """Returns all streams before the block's own."""

@@ -1,11 +1,11 @@
-"""A tanh instead of a norm."""
+"""Less common norms."""
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.norms import affine, widen
-from transformer_jax.options import InitialSize
+from transformer_jax.norms import affine, rms_norm, widen
+from transformer_jax.options import InitialSize, Positive
 
 
 class DynamicTanh(nn.Module):
@@ -29,3 +29,23 @@ class DynamicTanh(nn.Module):
         scale = self.param("scale", nn.initializers.ones, width)
         bias = self.param("bias", nn.initializers.zeros, width) if self.use_bias else None
         return affine(jnp.tanh(alpha * widen(inputs)), scale, bias, inputs.dtype)
+
+
+class ZeroCentredRMSNorm(nn.Module):
+    """Root-mean-square norm whose scale is 1 and something learned, from 0: decay pulls it to 1.
+
+    Gemma's (Gemma team 2024, arXiv:2403.08295, in its published code).
+
+    Attributes:
+      epsilon: Added to the mean square.
+      use_bias: Ignored: every norm is made with it, and this one has no bias.
+    """
+
+    epsilon: Positive = 1e-5
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        scale = self.param("scale", nn.initializers.zeros, inputs.shape[-1:])
+        return rms_norm(inputs, 1 + scale, self.epsilon)

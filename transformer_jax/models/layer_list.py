@@ -1,0 +1,79 @@
+"""Stacks whose blocks differ: layer types, shared parameters and skips."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from transformer_jax.model_options import LAYER_FIELDS, ModelOptions
+from transformer_jax.options import FrozenOptions
+
+
+def layer_list(
+    options: ModelOptions, skips: Any
+) -> Iterator[tuple[str, ModelOptions, int, tuple[int, ...]]]:
+    """Yields the fields of the BlockSpec of every block.
+
+    Args:
+      options: Options of the model.
+      skips: An entry of SKIPS, or None.
+
+    Raises:
+      ValueError: A type is not in the pattern or has a field that no type may have, blocks of two
+        types would share parameters, or a block would read a later stream.
+    """
+    pattern, depth = options.layers, options.depth
+    if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
+        raise ValueError(f"layers: expected letters such as LLLG, got {pattern!r}")
+    for letter in options.layer_types:
+        if letter not in set(pattern):
+            raise ValueError(
+                f"layer_types: no block is {letter!r} in layers={pattern!r}; expected one of "
+                f"{', '.join(sorted(set(pattern))) or 'none'}"
+            )
+    letters = [pattern[block % len(pattern)] if pattern else "" for block in range(depth)]
+    by_letter = {letter: _options_of_type(options, letter) for letter in {"", *pattern}}
+    for block, letter in enumerate(letters):
+        owner = _owner(options, block)
+        if letter != letters[owner]:
+            raise ValueError(
+                f"distinct_blocks: block {block} of type {letter} would have the parameters of "
+                f"block {owner}, of type {letters[owner]}, in layers={pattern}"
+            )
+        reads = () if skips is None else tuple(skips.reads(block, depth))
+        for stream in reads:
+            if not 0 <= stream < block:
+                raise ValueError(f"skips: block {block} reads stream {stream}, not an earlier one")
+        yield letter, by_letter[letter], owner, reads
+
+
+def _options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
+    """Returns the options of a model in which all blocks have one layer type."""
+    changes = options.layer_types.get(letter, {})
+    if not isinstance(changes, Mapping):
+        raise ValueError(f"layer_types: {letter}: expected fields by name, got {changes!r}")
+    for field in changes:
+        if field not in LAYER_FIELDS:
+            raise ValueError(
+                f"layer_types: {letter}.{field}: expected one of {', '.join(LAYER_FIELDS)}"
+            )
+    if not changes:
+        return options
+    merged = {
+        name: FrozenOptions(getattr(options, name) | value) if name.endswith("_options") else value
+        for name, value in changes.items()
+    }
+    return dataclasses.replace(options, layers="", layer_types=FrozenOptions(), **merged)
+
+
+def _owner(options: ModelOptions, block: int) -> int:
+    """Returns the number of the block whose parameters a block uses."""
+    depth, distinct = options.depth, options.distinct_blocks
+    if distinct is None:
+        return block
+    if not 1 <= distinct <= depth:
+        raise ValueError(f"distinct_blocks: expected 1 to depth {depth}, got {distinct}")
+    if options.sharing not in ("cycle", "sequence"):
+        raise ValueError(f"sharing: expected cycle or sequence, got {options.sharing!r}")
+    if options.sharing == "cycle":
+        return block % distinct
+    return -(-(block * distinct // depth) * depth // distinct)  # first block of its run

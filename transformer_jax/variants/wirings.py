@@ -1,0 +1,140 @@
+"""Less common wirings of a block."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import flax.linen as nn
+from jax import Array
+
+from transformer_jax.blocks import Block, Carry, Context, Gain
+from transformer_jax.options import InitialSize, Switch
+from transformer_jax.sites import site
+
+
+class Sequential(Block):
+    """Abstract base class of wirings that connect all branches alike, one after another."""
+
+    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+        """Returns the stream [..., L, D] after a branch, given its name and the stream before."""
+        raise NotImplementedError
+
+    @nn.compact
+    def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
+        """[..., L, D] -> [..., L, D]."""
+        drop = self.branch_dropout(context)
+        hidden = self.connect(self.kind, lambda read: drop(self.mix(read, context)), hidden)
+        if context.memory is not None:
+            attend = lambda read: drop(self.attend_memory(read, context))  # noqa: E731
+            hidden = self.connect("cross_attention", attend, hidden)
+        if self.feed_forward is not None:
+            hidden = self.connect("feed_forward", lambda read: drop(self.feed(read)), hidden)
+        return site(self, "residual", hidden), carry
+
+
+class SandwichNorm(Sequential):
+    """x + norm(f(norm(x))): CogView's wiring (Ding et al. 2021, arXiv:2105.13290, section 2.4)."""
+
+    @nn.nowrap
+    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        return hidden + self.normed(f"{name}_out", branch(self.normed(name, hidden)))
+
+
+class NoResidual(Sequential):
+    """f(norm(x)), to show what residual connections are for (He et al. 2016, arXiv:1512.03385)."""
+
+    @nn.nowrap
+    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        return branch(self.normed(name, hidden))
+
+
+class ReZero(Sequential):
+    """x + alpha f(x), alpha a learned number that starts at 0, without norms.
+
+    Bachlechner et al. 2020, arXiv:2003.04887, equation 2.
+    """
+
+    final_norm: ClassVar[bool] = False
+
+    @nn.nowrap
+    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        return hidden + Gain(1, nn.initializers.zeros, name=f"{name}_gain")(branch(hidden))
+
+
+class LayerScale(Sequential):
+    """x + diag(gains) f(norm(x)), the gains learned (Touvron et al. 2021, arXiv:2103.17239, eq. 4).
+
+    Attributes:
+      initial: The gains at the start; the paper's 0.1 up to 18 blocks, 1e-5 up to 24, then 1e-6.
+    """
+
+    initial: InitialSize = 0.1
+
+    @nn.nowrap
+    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        start = nn.initializers.constant(self.initial)
+        gain = Gain(hidden.shape[-1], start, name=f"{name}_gain")
+        return hidden + gain(branch(self.normed(name, hidden)))
+
+
+class DeepNorm(Sequential):
+    """norm(alpha x + f(x)): post-norm for very deep stacks; beta makes branches start smaller.
+
+    Beta scales values, the feed-forward layer and output kernels. Wang et al. 2022,
+    arXiv:2203.00555, figure 2: an encoder or a decoder of N blocks alone has alpha = (2N)^(1/4) and
+    beta = (8N)^(-1/4); with both, N blocks each, the encoder has 0.81 N^(5/16) and 0.87 N^(-5/16),
+    the decoder (3N)^(1/4) and (12N)^(-1/4).
+    """
+
+    final_norm: ClassVar[bool] = False
+
+    @classmethod
+    def branch_gain(cls, depth: int, side: str) -> float:
+        """Returns beta."""
+        return _deep_norm_gains(depth, side)[1]
+
+    @nn.nowrap
+    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        alpha, _ = _deep_norm_gains(self.depth, self.side)
+        return self.normed(name, alpha * hidden + branch(hidden))
+
+
+def _deep_norm_gains(depth: int, side: str) -> tuple[float, float]:
+    """Returns alpha and beta."""
+    blocks = max(depth, 1)
+    if side == "encoder":
+        return 0.81 * blocks ** (5 / 16), 0.87 * blocks ** (-5 / 16)
+    stretch = 3 if side == "decoder" else 2
+    return (stretch * blocks) ** 0.25, (4 * stretch * blocks) ** -0.25
+
+
+class Parallel(Block):
+    """x + f(norm(x)) + g(norm(x)): GPT-J's and GPT-NeoX's wiring (Black et al. 2022, section 2.1).
+
+    arXiv:2204.06745.
+
+    Attributes:
+      share_norm: Whether all branches share a norm, as in GPT-J, or each has one, as in GPT-NeoX.
+    """
+
+    share_norm: Switch = False
+
+    @nn.compact
+    def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
+        """[..., L, D] -> [..., L, D]."""
+        drop = self.branch_dropout(context)
+        first = self.normed(self.kind, hidden)
+
+        def normed(branch: str) -> Array:
+            return first if self.share_norm else self.normed(branch, hidden)
+
+        total = hidden + drop(self.mix(first, context))
+        if context.memory is not None:
+            total = total + drop(self.attend_memory(normed("cross_attention"), context))
+        if self.feed_forward is not None:
+            total = total + drop(self.feed(normed("feed_forward")))
+        return site(self, "residual", total), carry
