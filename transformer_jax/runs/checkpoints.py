@@ -55,7 +55,11 @@ class NonFiniteState(SaveFailed):
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    Attributes:
+      unsaved: The reason if `try_to_save` could not write the newest state, or None.
+    """
 
     def __init__(self, folder: Path, keep: int = 2, say: Callable[[str], None] = print) -> None:
         """Does not access the disk yet.
@@ -63,8 +67,9 @@ class Checkpoints:
         Args:
           folder: Folder of the checkpoints.
           keep: Number of newest checkpoints to keep.
-          say: Receives a line about each skipped, moved or removed folder.
+          say: Receives a line about each failure and each skipped, moved or removed folder.
         """
+        self.unsaved: SaveFailed | None = None
         self._folder = folder.absolute()
         self._keep = keep
         self._say = say
@@ -201,16 +206,28 @@ class Checkpoints:
                 self._being_written = None
         self._remove_old()
 
+    def try_to_save(self, step: int, state: Any, extra: dict, must: bool) -> None:
+        """Calls begin_save, and settle if `must`; a failure is reported and kept in `unsaved`."""
+        self._try(self.settle)  # reports why the previous one could not be written
+        self.unsaved = None
+        self._try(lambda: self.begin_save(step, state, extra))
+        if must:
+            self._try(self.settle)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except SaveFailed as error:
+            self.unsaved = error
+            self._say(f"NOT SAVED: {error}")
+
     @contextlib.contextmanager
     def settled(self) -> Generator[None]:
         """Waits for the background write at the end, even after an error."""
         try:
             yield
         finally:
-            try:
-                self.settle()
-            except SaveFailed as error:
-                self._say(f"NOT SAVED: {error}")
+            self._try(self.settle)
 
     def restore(self, template: Any, read_only: bool = False) -> Restored | None:
         """Returns the newest intact checkpoint, or None if there never was one.
@@ -270,45 +287,6 @@ class Checkpoints:
                 shutil.rmtree(doomed)
             except OSError as error:
                 self._say(f"checkpoints: could not remove {old.name}: {error}")
-
-
-class Saving:
-    """Writes checkpoints in the background, and reports why one is missing.
-
-    Attributes:
-      checkpoints: Checkpoints of the run.
-      unsaved: Why the newest state is not on disk, or None.
-    """
-
-    def __init__(
-        self, folder: Path, count: int, warn: Callable[[str], None], waits: bool = False
-    ) -> None:
-        """Does not access the disk yet.
-
-        Args:
-          folder: Folder of the checkpoints.
-          count: Number of newest checkpoints to keep.
-          warn: Receives a line about each failure.
-          waits: Whether to wait for every checkpoint.
-        """
-        self.checkpoints = Checkpoints(folder, count, warn)
-        self.unsaved: SaveFailed | None = None
-        self._warn, self._waits = warn, waits
-
-    def save(self, step: int, state: Any, extra: dict, must: bool) -> None:
-        """Begins to write a checkpoint as `begin_save` does, and waits for it if `must`."""
-        self._try(self.checkpoints.settle)  # says why the one before could not be written
-        self.unsaved = None
-        self._try(lambda: self.checkpoints.begin_save(step, state, extra))
-        if must or self._waits:
-            self._try(self.checkpoints.settle)
-
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except SaveFailed as error:
-            self.unsaved = error
-            self._warn(f"NOT SAVED: {error}")
 
 
 def damage_of(path: Path) -> str | None:

@@ -23,7 +23,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
-from transformer_jax.runs.checkpoints import Saving
+from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
@@ -216,9 +216,8 @@ class Member:
         self.state: Any = None
         self.write: Callable[[list[dict]], None] = lambda rows: None
         self._open = contextlib.ExitStack()  # the run's lock and what it writes to
-        # Nothing goes on meanwhile where several are trained in one program.
         folder, keep = directory.file("checkpoints"), config.checkpoint.keep
-        self.saving = Saving(folder, keep, self._warn, waits=not self._is_alone)
+        self.checkpoints = Checkpoints(folder, keep, self._warn)
         self.warnings: list[str] = []
         self.seconds_per_step = 0.0
 
@@ -250,7 +249,7 @@ class Member:
         enter = self._open.enter_context
         enter(self.directory.locked())
         enter(self.directory.failures_recorded())
-        enter(self.saving.checkpoints.settled())
+        enter(self.checkpoints.settled())
         self._prepare()
         steps, directory = self.config.training.steps, self.directory
         is_new = self.drawn is not None
@@ -369,8 +368,8 @@ class Member:
 
     def _restore_or_start(self) -> TrainState:
         drawn, self.drawn = self.drawn, None  # it is not kept where a checkpoint takes its place
-        self.saving.checkpoints.tidy()
-        restored = self.saving.checkpoints.restore(self.prepared.template)
+        self.checkpoints.tidy()
+        restored = self.checkpoints.restore(self.prepared.template)
         if restored is not None:
             self.directory.refuse_foreign_checkpoint(restored.step, restored.extra)
         if restored is None and self.directory.status() == "done":
@@ -504,7 +503,9 @@ class Member:
 
     def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
-        self.saving.save(self.directory.step, self.prepared.unstacked(self.state), extra, must)
+        state = self.prepared.unstacked(self.state)
+        must |= not self._is_alone  # members of one program do not go on meanwhile
+        self.checkpoints.try_to_save(self.directory.step, state, extra, must)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -514,8 +515,8 @@ class Member:
 
     def _finish(self) -> None:
         """Writes a sample and a picture, prints the scores, and ends."""
-        if self.saving.unsaved:
-            raise self.saving.unsaved
+        if self.checkpoints.unsaved:
+            raise self.checkpoints.unsaved
         directory, step = self.directory, self.directory.step
         if self.cell is not None:
             self.at_end(self._run())
@@ -560,8 +561,8 @@ class Member:
         return run if get else to_write(run, self.prepared.sharding)
 
     def _interrupted(self) -> Stop:
-        if self.saving.unsaved:
-            return self.saving.unsaved
+        if self.checkpoints.unsaved:
+            return self.checkpoints.unsaved
         self.directory.write_status("interrupted")
         assert self.stop.signal is not None
         return Interrupted(
