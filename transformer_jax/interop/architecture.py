@@ -1,4 +1,4 @@
-"""Architectures of transformers: the matching model, options and arrays of ours."""
+"""Architectures of transformers: their settings and arrays, and the matching ones of ours."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -94,20 +94,27 @@ class Architecture(NamedTuple):
 
 def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) -> None:
     """Raises InvalidInput if encoder and decoder differ in an option that our model has once."""
-    sizes = [settings[encoder_key], settings.get(decoder_key)]
-    if sizes[1] is not None and sizes[0] != sizes[1]:
+    encoder, decoder = settings[encoder_key], settings.get(decoder_key)
+    if decoder not in (None, encoder):
         raise InvalidInput(
-            f"config.json: {encoder_key}={sizes[0]} and {decoder_key}={sizes[1]}: expected both "
+            f"config.json: {encoder_key}={encoder} and {decoder_key}={decoder}: expected both "
             "sides alike"
         )
 
 
-def with_sizes(model: Any) -> Any:
-    """Returns a model from settings after checking that its sizes are integers.
+def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
+    """Returns a table's entry for the value of a key in their config.
 
     Raises:
-      ValueError: A size is not an integer.
+      InvalidInput: The table has no such entry.
     """
+    if value not in table:
+        raise InvalidInput(f"config.json: {key}={value}: expected one of {', '.join(table)}")
+    return table[value]
+
+
+def with_sizes(model: Any) -> Any:
+    """Returns a model made from settings; raises ValueError if a size is not an integer."""
     described = Described(model)
     for name in (*_SIZES, *_OPTIONAL_SIZES):
         size = getattr(described, name, 1)
@@ -125,19 +132,13 @@ def _our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
 
     The rates of dropout may be missing: no dropout, and the same for attention weights.
     """
-    settings = dict(settings)
-    if "dropout_rate" in names:
-        settings.setdefault(names["dropout_rate"], 0.0)
-    if "attention_dropout_rate" in names:
-        settings.setdefault(names["attention_dropout_rate"], None)
-    fields = {our_name: settings[their_name] for our_name, their_name in names.items()}
+    missing = {"dropout_rate": 0.0, "attention_dropout_rate": None}
+    fields = {
+        field: settings.get(name, missing[field]) if field in missing else settings[name]
+        for field, name in names.items()
+    }
     if "activation" in names:
-        name = fields["activation"]
-        if name not in _ACTIVATIONS:
-            allowed = ", ".join(_ACTIVATIONS)
-            key = names["activation"]
-            raise InvalidInput(f"config.json: {key}={name}: expected one of {allowed}")
-        fields["activation"] = _ACTIVATIONS[name]
+        fields["activation"] = entry_for(_ACTIVATIONS, names["activation"], fields["activation"])
     if "norm_epsilon" in names:
         fields["norm_options"] = {"epsilon": fields.pop("norm_epsilon")}
     if fields.get("attention_dropout_rate") == fields.get("dropout_rate"):
@@ -200,9 +201,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
         **(settings.get("rope_parameters") or {}),
     }
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _SCALINGS:
-        allowed = ", ".join(_SCALINGS)
-        raise InvalidInput(f"config.json: rope_type={kind}: expected one of {allowed}")
+    scaling = entry_for(_SCALINGS, "rope_type", kind)
     of_llama3 = _OF_LLAMA3 if kind == "llama3" else ()
     for name in ["factor"] * (kind != "default") + [name for _, name, _ in of_llama3]:
         if not isinstance(rope.get(name), int | float):
@@ -213,7 +212,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
     return {
         "max_wavelength": float(rope["rope_theta"]),
         "fraction": float(rope["partial_rotary_factor"]) if partial else 1.0,
-        "scaling": _SCALINGS[kind],
+        "scaling": scaling,
         "factor": float(rope.get("factor", 1.0)),
         **{our_name: read(rope[name]) for our_name, name, read in of_llama3},
     }

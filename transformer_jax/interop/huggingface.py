@@ -41,24 +41,14 @@ _OF_TRAINING = (
 
 
 class Pretrained(NamedTuple):
-    """A model of ours with pretrained weights.
-
-    Attributes:
-      model: A Linen module.
-      params: Its parameters, float32 (float64 if theirs are and jax has it enabled).
-    """
+    """A Linen module and its parameters, float32 (float64 if theirs are and jax has it enabled)."""
 
     model: Any
     params: Any
 
 
 class Exported(NamedTuple):
-    """Our weights under their names.
-
-    Attributes:
-      config: Content of config.json.
-      state: Name -> array.
-    """
+    """Content of config.json, and our weights by their names."""
 
     config: dict[str, Any]
     state: dict[str, np.ndarray]
@@ -110,11 +100,9 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
 def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     """Returns the architecture named by a config.json, and our model for it, without weights.
 
-    Args:
-      settings: Content of config.json.
-      origin: Its place, for messages.
     Raises:
-      InvalidInput: The architecture or an option is not supported.
+      InvalidInput: The architecture or an option is not supported; the message begins with
+        `origin`.
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
@@ -335,7 +323,7 @@ def _resolved(model: Described, field: str) -> Any:
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Reads all files of the weights; narrower types become float32."""
+    """Returns the arrays of all files of the weights; half precision becomes float32."""
     load_file = _safetensors().load_file
     files = _files_of(folder)
     if not files:

@@ -7,7 +7,12 @@ In version 1.0 the output layer is the embedding, and logits are divided by sqrt
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop.architecture import Architecture, Settings, refuse_unlike_sides
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    entry_for,
+    refuse_unlike_sides,
+)
 from transformer_jax.interop.layouts import TRANSPOSED, Table, within
 from transformer_jax.models import Encoder, EncoderDecoder
 
@@ -32,12 +37,7 @@ _NAMES = {
 
 def _fields(settings: Settings) -> dict[str, Any]:
     projection = settings.get("feed_forward_proj", "relu")  # 1.0's files do not say it
-    if projection not in _FEED_FORWARDS:
-        allowed = ", ".join(_FEED_FORWARDS)
-        raise InvalidInput(
-            f"config.json: feed_forward_proj={projection}: expected one of {allowed}"
-        )
-    feed_forward, activation = _FEED_FORWARDS[projection]
+    feed_forward, activation = entry_for(_FEED_FORWARDS, "feed_forward_proj", projection)
     implied = {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
     their_activation = settings.get("dense_act_fn", implied)  # transformers uses this one
     if their_activation != implied:

@@ -1,7 +1,8 @@
 """Loss curves and attention as pictures."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
       rows: Rows of metrics.jsonl.
       path: Path of the PNG file.
     Returns:
-      The path, or the reason why there is no picture.
+      The path, or the reason if there is no picture.
     """
     try:
         loss_figure(rows).savefig(path, dpi=150)
@@ -32,13 +33,8 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
 
 
 def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Returns the training, validation and test loss over the updates as a matplotlib figure.
-
-    Args:
-      rows: Rows of metrics.jsonl.
-    """
-    curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
-    return _figure(curves, "loss (nats)")
+    """Returns the loss curves of rows of metrics.jsonl as a matplotlib figure."""
+    return _figure([(rows, key, style) for key, style in _CURVES.items()], "loss (nats)")
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:
@@ -52,8 +48,8 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
       The path.
     """
     curves = [
-        (_points(rows, metric), {"label": name, "marker": _MARKERS[index % len(_MARKERS)]})
-        for index, (name, rows) in enumerate(runs.items())
+        (rows, metric, {"label": name, "marker": marker})
+        for marker, (name, rows) in zip(itertools.cycle(_MARKERS), runs.items(), strict=False)
     ]
     _figure(curves, metric).savefig(path, dpi=150)
     return path
@@ -133,17 +129,13 @@ def _panels(rows: int, columns: int, size: float) -> tuple[Any, Any]:
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
-    return [(row["step"], row[key]) for row in rows if key in row]
-
-
-def _figure(curves: list[tuple[list, dict]], ylabel: str) -> Any:
+def _figure(curves: Iterable[tuple[Sequence[Mapping], str, dict]], ylabel: str) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for points, style in curves:
-        if points:
+    for rows, key, style in curves:
+        if points := [(row["step"], row[key]) for row in rows if key in row]:
             axes.plot(*zip(*points, strict=True), **style)
     axes.set(xlabel="optimizer updates", ylabel=ylabel)
     axes.grid(alpha=0.3)
