@@ -33,13 +33,7 @@ _FORMAT = 1
 
 
 class Restored(NamedTuple):
-    """A restored checkpoint.
-
-    Attributes:
-      step: Number of updates so far.
-      state: The tree that was saved.
-      extra: Plain data saved with it.
-    """
+    """A restored checkpoint: number of updates, and the state and plain data saved after them."""
 
     step: int
     state: Any
@@ -97,21 +91,12 @@ class Checkpoints:
                 self._say(f"checkpoints: ignored {entry.name}, which is not a checkpoint")
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Writes a checkpoint, then removes those beyond `keep`.
-
-        Args:
-          step: Number of updates so far.
-          state: Tree of arrays; each of several processes has a part.
-          extra: Plain data for JSON.
-        Raises:
-          SaveFailed: The disk refused, or a leaf is not finite; nothing incomplete is left and
-            earlier checkpoints are intact.
-        """
+        """Writes a checkpoint as begin_save and settle do."""
         self.begin_save(step, state, extra)
         self.settle()
 
     def begin_save(self, step: int, state: Any, extra: dict) -> None:
-        """Copies a state and writes it in the background as `save` does; see `settle`.
+        """Copies a state and writes it in the background; `settle` waits for it.
 
         One checkpoint is written at a time. Several processes write their parts; they agree on
         whether all succeeded.
@@ -121,7 +106,8 @@ class Checkpoints:
           state: Tree of arrays, which may be donated once this returns.
           extra: Plain data for JSON.
         Raises:
-          SaveFailed: This save cannot begin, or the previous one failed.
+          SaveFailed: The disk refused or a leaf is not finite, now or in the previous save. Nothing
+            incomplete is left, and earlier checkpoints are intact.
         """
         self.settle()
         final = self._of_step(step)
@@ -192,10 +178,10 @@ class Checkpoints:
         thread.shutdown(wait=False)
 
     def settle(self) -> None:
-        """Waits until the background write is complete.
+        """Waits for the background write, then removes checkpoints beyond `keep`.
 
         Raises:
-          SaveFailed: See save.
+          SaveFailed: See begin_save.
         """
         if self._being_written is None:
             return

@@ -53,10 +53,10 @@ class Status(NamedTuple):
     """Content of STATUS.
 
     Attributes:
-      word: Running, done, failed or interrupted; missing without a file.
+      word: running, done, failed or interrupted; missing without a file.
       when: Time of writing, ISO 8601.
       step: Number of updates until then.
-      reason: Reason of a failure.
+      reason: Reason for a failure.
     """
 
     word: str = "missing"
@@ -111,12 +111,7 @@ class RunDirectory:
             )
 
     def refuse_foreign_checkpoint(self, step: int, extra: Mapping[str, Any]) -> None:
-        """Raises InvalidInput unless a checkpoint was saved by a run of this config.
-
-        Args:
-          step: Step of the checkpoint.
-          extra: Plain data saved with it.
-        """
+        """Raises InvalidInput unless a checkpoint was saved by a run of this config."""
         if "config" not in extra:
             return
         origin = f"{self.path}/checkpoints/{step:08d}"
@@ -162,10 +157,9 @@ class RunDirectory:
     def locked(self, flag: str = "--workdir") -> Generator[None]:
         """Locks the directory against other processes; the system frees the lock of a dead process.
 
-        Args:
-          flag: Flag that named the directory, for messages.
         Raises:
-          InvalidInput: Another process is training here, or the folder is read-only.
+          InvalidInput: Another process is training here, or the folder, which `flag` named, is
+            read-only.
         """
         try:
             import fcntl  # only training locks, so that runs can be read where there is no fcntl
@@ -241,8 +235,7 @@ class RunDirectory:
     def tokenizer(self, own: Any = None) -> Tokenizer | None:
         """Returns the run's tokenizer; None before its first launch, and without text.
 
-        Args:
-          own: User-defined class of the tokenizer, if the config names one.
+        `own` is the user-defined class that the config names, if any.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
@@ -342,11 +335,7 @@ class RunDirectory:
             )
 
     def refuse_other_start(self, hashes: Mapping[str, str]) -> None:
-        """Raises InvalidInput if a run would restart from different initial weights.
-
-        Args:
-          hashes: Option -> hash of its files.
-        """
+        """Raises InvalidInput if a run would restart from different weights, given by hashes."""
         stored = self.manifest()["initial"]
         for option, digest in hashes.items():
             if stored.get(option) != digest:
@@ -358,8 +347,7 @@ class RunDirectory:
     def refuse_other_numerics(self, goes_on: bool = False) -> None:
         """Raises InvalidInput if a run would continue with code that computes different bits.
 
-        Args:
-          goes_on: Whether to check a finished run too.
+        A finished run is checked only if it `goes_on`.
         """
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return

@@ -90,14 +90,13 @@ def _is_gone(path: Path) -> bool:
     Containers that share a name and a folder, and do not see each other's processes, look dead.
     """
     lock = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
-    if not lock or lock[2] != socket.gethostname():
-        return False
     try:
-        os.kill(int(lock[1]), 0)
+        if lock and lock[2] == socket.gethostname():
+            os.kill(int(lock[1]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # another user's
-        return False
+    except (OSError, OverflowError):  # a process of another user
+        pass
     return False
 
 

@@ -12,15 +12,15 @@ from typing import TextIO
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
-    """Returns numbers as one line of at most `width` blocks, each the mean of several numbers.
+def in_a_line(values: Sequence[float | None]) -> str:
+    """Returns numbers as one line of at most 40 blocks, each the mean of several numbers.
 
     None and non-finite numbers are left out; the line is empty if fewer than two are left.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:
         return ""
-    count = min(width, len(finite))
+    count = min(40, len(finite))
     ends = [len(finite) * n // count for n in range(count + 1)]
     means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
     low, high = min(means), max(means)
@@ -80,14 +80,9 @@ class Progress:
             self._show(text)
 
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
-        """Shows the current step.
+        """Shows the number of updates so far, their total, the recent mean loss and the speed.
 
-        Args:
-          step: Number of updates so far.
-          steps: Total number of updates.
-          loss: Nats per target, recent mean.
-          speed: Speed of training, with its unit.
-          seconds_left: Estimated seconds of training left.
+        `loss` is in nats per target, `speed` includes its unit.
         """
         line = (
             f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "
