@@ -232,11 +232,10 @@ def _refuse_shapes(model: Any, flat: Mapping[str, jax.Array], origin: str) -> No
     except (TypeError, ValueError) as error:  # sizes that our modules do not take
         raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
-        f"  {path}: {flat[path].shape}, expected {shape}"
+        f"  {path}: {flat[path].shape}, expected {shape}" if path in flat else f"  {path}: missing"
         for path, shape in expected.items()
-        if path in flat and flat[path].shape != shape
+        if path not in flat or flat[path].shape != shape
     ]
-    wrong += [f"  {path}: missing" for path in expected.keys() - flat.keys()]
     if wrong:
         raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
 

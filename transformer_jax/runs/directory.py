@@ -101,8 +101,7 @@ class RunDirectory:
         stored, may = self.config(), (*configs.CADENCE, *configs.PLACEMENT)
         if not any(map(configs.has_intervening_hooks, (stored, config))):
             may += ("hooks.",)
-        changed = configs.differences(stored, config, but=may)
-        if changed:
+        if changed := configs.differences(stored, config, but=may):
             raise InvalidInput(
                 f"--workdir={self.path}: it holds a run with another config\n"
                 + _listed(changed, "there", "now", 5)
@@ -215,9 +214,10 @@ class RunDirectory:
 
     def has_scores(self) -> bool:
         """Returns whether the final scores exist and can be read."""
-        with contextlib.suppress(InvalidInput):
+        try:
             return bool(self.evaluation())
-        return False
+        except InvalidInput:
+            return False
 
     def status(self) -> str:
         """Returns the first word of STATUS; `missing` without one."""

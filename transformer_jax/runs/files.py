@@ -60,10 +60,7 @@ def walk(folder: Path) -> list[Path]:
     Raises:
       InvalidInput: An entry is a link, a pipe or the like.
     """
-    files = []
-    for path in entries(folder):
-        files += walk(path) if path.is_dir() else [path]
-    return files
+    return [file for path in entries(folder) for file in (walk(path) if path.is_dir() else [path])]
 
 
 def _refuse_links(path: Path) -> None:
@@ -86,21 +83,20 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
     """Raises InvalidInput if a folder for a new run or study contains other files.
 
     Args:
-      folder: The folder; may be missing.
-      flag: Flag that named it.
-      what: Kind of what begins there, for the message.
-      allowed: Names that may exist; names that begin with a dot may too.
+      folder: The folder, which may be missing.
+      flag: Flag that named the folder.
+      what: Kind of the new content, for the message.
+      allowed: Names that may exist, besides those that begin with a dot.
     """
     try:
-        names = [entry.name for entry in folder.iterdir()]
+        names = os.listdir(folder)
     except FileNotFoundError:
         return
-    except NotADirectoryError as error:
-        raise InvalidInput(f"{flag}={folder}: there is a file of that name") from error
     except OSError as error:
-        raise InvalidInput(f"{flag}={folder}: {error.strerror}") from error
-    foreign = [name for name in names if name not in allowed and not name.startswith(".")]
-    if foreign:
+        is_file = isinstance(error, NotADirectoryError)
+        why = "there is a file of that name" if is_file else error.strerror
+        raise InvalidInput(f"{flag}={folder}: {why}") from error
+    if foreign := [name for name in names if name not in allowed and not name.startswith(".")]:
         raise InvalidInput(
             f"{flag}={folder}: the folder holds files but no {what} ({min(foreign)}); choose a new "
             "or an empty one"

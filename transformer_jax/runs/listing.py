@@ -37,25 +37,18 @@ def find_runs(root: Path) -> Iterator[Path]:
     """Yields every run directory below a folder, without looking inside runs."""
     if not root.is_dir():
         raise InvalidInput(f"--root={root}: no such folder")
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                runs = list(entries)
-        except OSError as error:  # of another user, or gone meanwhile
-            if folder == root:
-                raise InvalidInput(f"--root={root}: {error.strerror}") from error
+
+    def refuse(error: OSError) -> None:  # except below: of another user, or gone meanwhile
+        if error.filename == str(root):
+            raise InvalidInput(f"--root={root}: {error.strerror}") from error
+
+    for folder, below, files in os.walk(root, onerror=refuse):
+        if "config.json" not in files:
+            below[:] = [name for name in below if name not in _NO_RUN_INSIDE]
             continue
-        if any(entry.name == "config.json" for entry in runs):
-            if not any(entry.name.endswith(".safetensors") for entry in runs):  # an exported one
-                yield folder
-            continue
-        waiting += [
-            Path(entry.path)
-            for entry in runs
-            if entry.is_dir(follow_symlinks=False) and entry.name not in _NO_RUN_INSIDE
-        ]
+        below.clear()
+        if not any(name.endswith(".safetensors") for name in files):  # an exported model
+            yield Path(folder)
 
 
 def studies_in(root: Path) -> list[Path]:
