@@ -101,28 +101,26 @@ def entries_of(table: Table, depth: int, has_bias: bool) -> list[Entry]:
     entries = []
     for our_path, theirs in table.items():
         their_name, layout = (theirs, None) if isinstance(theirs, str) else theirs
-        last = our_path.rpartition("/")[2]
-        if last in _PARAMETERS:
-            entries.append(Entry((our_path,), their_name, layout or SAME))
-            continue
-        modules = [our_path.removesuffix(last) + name for name in last.split("+")]
-        for parameter in _parameters_of(last, has_bias):
-            usual = TRANSPOSED if parameter == "kernel" else SAME
-            ours = tuple(f"{module}/{parameter}" for module in modules)
-            name = f"{their_name}.{_PARAMETERS[parameter]}"
-            entries.append(Entry(ours, name, layout or usual))
+        for layer in map(str, range(depth if "#" in our_path else 1)):
+            path, name = our_path.replace("#", layer), their_name.replace("#", layer)
+            entries += _entries_for(path, name, layout, has_bias)
+    return entries
+
+
+def _entries_for(path: str, name: str, layout: Layout | None, has_bias: bool) -> list[Entry]:
+    last = path.rpartition("/")[2]
+    if last in _PARAMETERS:
+        return [Entry((path,), name, layout or SAME)]
+    if last.endswith(("embedding", "positions")):
+        parameters = ["embedding"]
+    else:
+        parameters = ["scale" if last.endswith("norm") else "kernel", *["bias"] * has_bias]
+    modules = [path.removesuffix(last) + module for module in last.split("+")]
     return [
         Entry(
-            tuple(path.replace("#", str(layer)) for path in entry.our_paths),
-            entry.their_name.replace("#", str(layer)),
-            entry.layout,
+            tuple(f"{module}/{parameter}" for module in modules),
+            f"{name}.{_PARAMETERS[parameter]}",
+            layout or (TRANSPOSED if parameter == "kernel" else SAME),
         )
-        for entry in entries
-        for layer in range(depth if "#" in entry.their_name else 1)
+        for parameter in parameters
     ]
-
-
-def _parameters_of(module: str, has_bias: bool) -> list[str]:
-    if module.endswith(("embedding", "positions")):
-        return ["embedding"]
-    return ["scale" if module.endswith("norm") else "kernel", *["bias"] * has_bias]
