@@ -52,14 +52,11 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
         return folder
     repository = str(source)
     if not may_be_a_repository(repository):
-        is_name = re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository) is not None
-        more = (
-            "; on the hub a name is OWNER/NAME, for example openai-community/gpt2"
-            if is_name
-            else ""
-        )
-        if is_name and importlib.util.find_spec("huggingface_hub") is None:
-            more = f"; to fetch it from the hub: {how_to_install('huggingface')}"
+        more = ""
+        if re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository):
+            more = "; on the hub a name is OWNER/NAME, for example openai-community/gpt2"
+            if importlib.util.find_spec("huggingface_hub") is None:
+                more = f"; to fetch it from the hub: {how_to_install('huggingface')}"
         raise InvalidInput(f"{repository}: no such folder{more}")
     from huggingface_hub import snapshot_download
 

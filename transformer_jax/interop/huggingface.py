@@ -137,7 +137,7 @@ def to_huggingface(
       params: Its parameters.
       folder: If given, receives config.json and model.safetensors, which
         `transformers.AutoModel...from_pretrained(folder)` reads.
-      architecture: A name in ARCHITECTURES; the one with the model's head if None.
+      architecture: A name in ARCHITECTURES; if None, the one with the model's head.
       settings: Entries of config.json to add or replace, e.g. eos_token_id.
     Raises:
       InvalidInput: No architecture of theirs computes this model; the message names the

@@ -1,4 +1,4 @@
-"""Loss curves and attention as pictures."""
+"""Loss curves and attention as pictures; the suffix of a path chooses the format."""
 
 import itertools
 import math
@@ -17,11 +17,8 @@ _MARKERS = "os^Dv*XP"
 
 
 def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
-    """Draws the training, validation and test loss of one run over its updates.
+    """Draws the loss curves of rows of metrics.jsonl.
 
-    Args:
-      rows: Rows of metrics.jsonl.
-      path: Path of the PNG file.
     Returns:
       The path, or the reason if there is no picture.
     """
@@ -43,9 +40,7 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
     Args:
       runs: Name -> rows of metrics.jsonl.
       metric: A key of those rows.
-      path: Path of the picture; its suffix chooses the format.
-    Returns:
-      The path.
+      path: Path of the picture, which is returned.
     """
     curves = [
         (rows, metric, {"label": name, "marker": marker})
@@ -60,9 +55,7 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
 
     Args:
       maps: Path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
-      path: Path of the picture; its suffix chooses the format.
-    Returns:
-      The path.
+      path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights, _, _ in maps.values())
     size = 1.2 + 0.16 * max(max(weights.shape[1:]) for weights, _, _ in maps.values())
@@ -97,9 +90,7 @@ def draw_attention_over_image(
         token if there is one.
       image: [height, width, channels].
       has_class_token: Whether the first position is a class token.
-      path: Path of the picture; its suffix chooses the format.
-    Returns:
-      The path.
+      path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights in maps.values())
     figure, panels = _panels(len(maps), most + 1, 1.6)
