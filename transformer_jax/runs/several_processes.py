@@ -29,7 +29,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import surroundings
 
-_OWN_ERRORS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
+_OWN_ERRORS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # of this process alone
 _BARRIERS = ("async_write_complete", "async_commit_complete")  # of orbax, in this order
 _COUNT = itertools.count()
 _LONGEST_WRITE = 20 * 60_000  # milliseconds, as orbax has it
