@@ -13,10 +13,10 @@ def fingerprint_of(initial: Mapping[str, str | None]) -> dict[str, str]:
     hashes = {}
     for option, place in initial.items():
         if place is not None:
-            content = hashlib.sha256()
+            digest = hashlib.sha256()
             for file in _files_of(option, Path(place)):
-                content.update(file.read_bytes())
-            hashes[option] = content.hexdigest()
+                digest.update(file.read_bytes())
+            hashes[option] = digest.hexdigest()
     return hashes
 
 
