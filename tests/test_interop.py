@@ -224,13 +224,13 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     expected = model.apply({"params": params}, **inputs)
     np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
     assert made.options.dropout_rate == model.options.dropout_rate
-    from transformer_jax.interop.architecture import attention_dropout
+    from transformer_jax.interop.architecture import in_effect
     from transformer_jax.models.effect import Described
 
     rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate")
     asked = next((r for name in rates if (r := getattr(theirs.config, name, None)) is not None), 0)
     if model.options.dropout_rate or asked:
-        assert attention_dropout(Described(made)) == asked
+        assert in_effect(Described(made), "attention_dropout_rate") == asked
 
 
 def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):
@@ -359,13 +359,14 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
 
 def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
     """A pattern of six, and both rotations under the names of before."""
-    from transformer_jax.interop import gemma3
+    from transformer_jax.interop.huggingface import ARCHITECTURES
 
     settings = their_models()["Gemma3ForCausalLM"].to_dict() | {"num_hidden_layers": 7}
     for key in ("layer_types", "rope_parameters"):
         del settings[key]
     old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
-    model = gemma3._make(settings | old | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    scaling = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    model = ARCHITECTURES["Gemma3ForCausalLM"].make(settings | old | scaling)
     assert model.options.layers == "LLLLLGL"
     assert model.options.position_options["max_wavelength"] == 1e6
     assert model.options.position_options["factor"] == 8.0

@@ -133,7 +133,7 @@ def test_runs_are_listed_without_reading_through_links(mailed):
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "a//b", "a\nb", "."])
 def test_names_lead_nowhere_else(tmp_path, name):
-    with pytest.raises(InvalidInput, match="no name of a file in it"):
+    with pytest.raises(InvalidInput, match="not the name of a file in it"):
         inside(tmp_path, name)
 
 
@@ -172,7 +172,7 @@ def test_a_hash_that_leads_outside_is_refused(tmp_path, where):
     folder = tmp_path / "mail" / "study"
     folder.mkdir(parents=True)
     (folder / "study.json").write_text(json.dumps({"version": __version__, **record}))
-    with pytest.raises(InvalidInput, match="no name of a file in it"):
+    with pytest.raises(InvalidInput, match="not the name of a file in it"):
         load_study(folder).cells()
 
 

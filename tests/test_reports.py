@@ -326,7 +326,7 @@ def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
     honest = os.scandir
 
     def scandir(path):
-        if path.name in closed:
+        if os.path.basename(path) in closed:
             raise PermissionError(13, "Permission denied", str(path))
         return honest(path)
 

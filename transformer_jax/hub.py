@@ -8,10 +8,9 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput, how_to_install
 
-_SETTINGS = ("config.json", "tokenizer.json", "generation_config.json")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # behind the @ a revision
-_OURS = "runs"  # where commands put runs: what is missing there is no repository
+_SETTINGS = ["config.json", "tokenizer.json", "generation_config.json"]
+_WEIGHTS = ["*.safetensors", "*.safetensors.index.json"]
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the @
 
 
 def holds_weights(folder: Path) -> bool:
@@ -22,15 +21,13 @@ def holds_weights(folder: Path) -> bool:
 def may_be_a_repository(name: str) -> bool:
     """Returns whether a name can be a hub repository, OWNER/NAME or OWNER/NAME@REVISION.
 
-    Paths that exist on this disk are not repositories.
-
-    False without the package huggingface_hub.
+    False for paths that exist on this disk, and without the package huggingface_hub.
     """
     first = name.partition("/")[0]
     return (
         _NAME.fullmatch(name) is not None
         and not name.endswith(".py")
-        and first != _OURS
+        and first != "runs"  # the folder of runs
         and not Path(first).exists()
         and importlib.util.find_spec("huggingface_hub") is not None
     )
@@ -55,15 +52,16 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
         return folder
     repository = str(source)
     if not may_be_a_repository(repository):
-        is_name = re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository) is not None
-        more = "; on the hub a name is OWNER/NAME, openai-community/gpt2 say" if is_name else ""
-        if is_name and importlib.util.find_spec("huggingface_hub") is None:
-            more = f"; to fetch it from the hub: {how_to_install('huggingface')}"
+        more = ""
+        if re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository):
+            more = "; on the hub a name is OWNER/NAME, for example openai-community/gpt2"
+            if importlib.util.find_spec("huggingface_hub") is None:
+                more = f"; to fetch it from the hub: {how_to_install('huggingface')}"
         raise InvalidInput(f"{repository}: no such folder{more}")
     from huggingface_hub import snapshot_download
 
     name, _, revision = repository.partition("@")
-    files = list(_SETTINGS + _WEIGHTS * weights)
+    files = _SETTINGS + _WEIGHTS * weights
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
     except Exception as error:  # many kinds: offline, no such repository, no permission
@@ -73,20 +71,12 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Returns the content of a folder's config.json.
-
-    Raises:
-      InvalidInput: It cannot be read.
-    """
+    """Returns the content of a folder's config.json; raises InvalidInput if it is not readable."""
     return _read_object(folder / "config.json")
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """Returns the content of a folder's generation_config.json; {} without one.
-
-    Raises:
-      InvalidInput: It cannot be read.
-    """
+    """Returns the content of a folder's generation_config.json as read_settings; {} without one."""
     file = folder / "generation_config.json"
     return _read_object(file) if file.is_file() else {}
 

@@ -1,12 +1,11 @@
-"""Architectures of transformers: the matching model, options and arrays of ours."""
+"""Architectures of transformers: their settings and arrays, and the matching ones of ours."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop.layouts import Entry
+from transformer_jax.interop.layouts import TRANSPOSED, Entry, Table, entries_of
 from transformer_jax.models.effect import Described, options_in_effect
-from transformer_jax.options import FrozenOptions
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -21,7 +20,7 @@ _THEIR_ACTIVATIONS = {
     our_name: their_name for their_name, our_name in reversed(_ACTIVATIONS.items())
 }
 _SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
-# Of llama3: our option, their name, which is needed, and how it is read.
+# Required for llama3: our option, their name, and its type.
 _OF_LLAMA3 = (
     ("original_length", "original_max_position_embeddings", int),
     ("low_freq_factor", "low_freq_factor", float),
@@ -32,71 +31,95 @@ NAMES = {
     "width": "hidden_size",
     "depth": "num_hidden_layers",
     "num_heads": "num_attention_heads",
+    "mlp_dim": "intermediate_size",
     "activation": "hidden_act",
     "norm_epsilon": "layer_norm_eps",
 }
 NAMES_OF_TEXT = {"vocab_size": "vocab_size", "max_length": "max_position_embeddings", **NAMES}
-_SIZES = (
-    "vocab_size",
-    "max_length",
-    "width",
-    "depth",
-    "num_heads",
-    "mlp_dim",
-    "head_dim",
-    "num_kv_heads",
-)
+_SIZES = ("vocab_size", "max_length", "width", "depth", "num_heads")
+_OPTIONAL_SIZES = ("mlp_dim", "head_dim", "num_kv_heads")
 
 
 class Architecture(NamedTuple):
     """One class of transformers, with conversions.
 
     Attributes:
-      make: Function from their settings to our model.
-      describe: Function from our model to their settings.
-      entries: Function from our model to the layout of all arrays.
       model: Our class.
+      model_type: Their name of the architecture.
+      names: Our field -> their name in config.json, for what both have alike.
+      fields: Function from their settings to our further fields.
+      settings: Function from our model to their further settings.
+      table: Function from our model to the names and layouts of all arrays.
       prefix: Prefix of their names of the body, in a model with a head.
       heads: Prefix of their names outside the body.
+      defaults: Values of their settings that a file may leave out.
       required: Values of their settings that our model has built in.
       not_read: Names that our model does not use; * stands for any part.
       tied: Copy -> name of the array that it must equal.
       renames: Parts of names in their objects -> in their files.
     """
 
-    make: Callable[[Settings], Any]
-    describe: Callable[[Any], dict[str, Any]]
-    entries: Callable[[Any], list[Entry]]
-    model: type
+    model: Any
+    model_type: str
+    names: Mapping[str, str]
+    fields: Callable[[Settings], Mapping[str, Any]]
+    settings: Callable[[Any], Mapping[str, Any]]
+    table: Callable[[Any], Table]
     prefix: str
     heads: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = {}
     required: Mapping[str, Any] = {}
     not_read: tuple[str, ...] = ()
     tied: Mapping[str, str] = {}
     renames: Mapping[str, str] = {}
 
+    def make(self, settings: Settings) -> Any:
+        """Returns our model for their settings."""
+        settings = {**self.defaults, **settings}
+        return self.model.of(**{**_our_fields(settings, self.names), **self.fields(settings)})
+
+    def describe(self, model: Described) -> dict[str, Any]:
+        """Returns their settings for a model of ours."""
+        described = {
+            their_name: in_effect(model, field) for field, their_name in self.names.items()
+        }
+        if "activation" in self.names:
+            described[self.names["activation"]] = _their_activation(model)
+        return {"model_type": self.model_type, **described, **self.settings(model)}
+
+    def entries(self, model: Described) -> list[Entry]:
+        """Returns the layout of all arrays of a model."""
+        return entries_of(self.table(model), model.depth, model.use_bias)
+
 
 def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) -> None:
     """Raises InvalidInput if encoder and decoder differ in an option that our model has once."""
-    sizes = [settings[encoder_key], settings.get(decoder_key)]
-    if sizes[1] is not None and sizes[0] != sizes[1]:
+    encoder, decoder = settings[encoder_key], settings.get(decoder_key)
+    if decoder not in (None, encoder):
         raise InvalidInput(
-            f"config.json: {encoder_key}={sizes[0]} and {decoder_key}={sizes[1]}: expected both "
+            f"config.json: {encoder_key}={encoder} and {decoder_key}={decoder}: expected both "
             "sides alike"
         )
 
 
-def with_sizes(model: Any) -> Any:
-    """Returns a model from settings after checking that its sizes are integers.
+def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
+    """Returns a table's entry for the value of a key in their config.
 
     Raises:
-      ValueError: A size is not an integer.
+      InvalidInput: The table has no such entry.
     """
+    if value not in table:
+        raise InvalidInput(f"config.json: {key}={value}: expected one of {', '.join(table)}")
+    return table[value]
+
+
+def with_sizes(model: Any) -> Any:
+    """Returns a model made from settings; raises ValueError if a size is not an integer."""
     described = Described(model)
-    for name in _SIZES:
+    for name in (*_SIZES, *_OPTIONAL_SIZES):
         size = getattr(described, name, 1)
-        may_be_left_out = size is None and name not in NAMES_OF_TEXT
-        if not may_be_left_out and not (type(size) is int and size >= 1):
+        is_left_out = size is None and name in _OPTIONAL_SIZES
+        if not is_left_out and not (type(size) is int and size >= 1):
             raise ValueError(f"{name}={size}: expected an integer >= 1")
     epsilon = described.norm_epsilon
     if type(epsilon) not in (int, float):
@@ -104,36 +127,52 @@ def with_sizes(model: Any) -> Any:
     return model
 
 
-def our_activation(settings: Settings, key: str) -> str:
-    """Returns our name of the activation under a key of their config."""
-    name = settings[key]
-    if name not in _ACTIVATIONS:
-        allowed = ", ".join(_ACTIVATIONS)
-        raise InvalidInput(f"config.json: {key}={name}: expected one of {allowed}")
-    return _ACTIVATIONS[name]
+def _our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of our model that their config has under these names.
+
+    The rates of dropout may be missing: no dropout, and the same for attention weights.
+    """
+    missing = {"dropout_rate": 0.0, "attention_dropout_rate": None}
+    fields = {
+        field: settings.get(name, missing[field]) if field in missing else settings[name]
+        for field, name in names.items()
+    }
+    if "activation" in names:
+        fields["activation"] = entry_for(_ACTIVATIONS, names["activation"], fields["activation"])
+    if "norm_epsilon" in names:
+        fields["norm_options"] = {"epsilon": fields.pop("norm_epsilon")}
+    if fields.get("attention_dropout_rate") == fields.get("dropout_rate"):
+        fields.pop("attention_dropout_rate", None)
+    return fields
 
 
-def their_activation(model: Any) -> str:
-    """Returns their name of a model's activation."""
+def _their_activation(model: Described) -> str:
     if model.activation not in _THEIR_ACTIVATIONS:
         allowed = ", ".join(_THEIR_ACTIVATIONS)
         raise InvalidInput(f"activation: expected one of {allowed}, got {model.activation}")
     return _THEIR_ACTIVATIONS[model.activation]
 
 
-def our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of our model that their config has under these names."""
-    fields = {our_name: settings[their_name] for our_name, their_name in names.items()}
-    fields |= {"activation": our_activation(settings, names["activation"])}
-    if "norm_epsilon" in fields:
-        fields["norm_options"] = {"epsilon": fields.pop("norm_epsilon")}
-    return fields
+def in_effect(model: Described, field: str) -> Any:
+    """Returns an option of a model, or the value that None stands for."""
+    value = getattr(model, field)
+    if value is not None:
+        return value
+    head_dim = model.head_dim or model.width // model.num_heads
+    defaults = {
+        "attention_dropout_rate": model.dropout_rate,
+        "attention_scale": head_dim**-0.5,
+        "mlp_dim": round((8 / 3 if model.feed_forward == "gated" else 4) * model.width),
+        "head_dim": head_dim,
+        "value_dim": head_dim,
+        "num_kv_heads": model.num_heads,
+    }
+    return defaults.get(field)
 
 
-def their_settings(model: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the entries of their config with these names, for a model."""
-    settings = {their_name: getattr(model, field) for field, their_name in names.items()}
-    return settings | {names["activation"]: their_activation(model)}
+def output_layer(model: Described) -> Table:
+    """Returns the output layer of a language model, if it is not the embedding."""
+    return {} if model.tie_embeddings else {"output/kernel": ("lm_head.weight", TRANSPOSED)}
 
 
 def labels_of(count: int | None) -> dict[str, Any]:
@@ -148,53 +187,35 @@ def num_labels(settings: Settings) -> int:
     return len(settings.get("id2label") or {0: "", 1: ""})
 
 
-def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
+def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
     """Returns the options of our rotary positions for their settings, in old or new files.
 
     Args:
       settings: Their settings.
       partial: Whether their model may rotate only a fraction of the features.
     """
-    theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
-    fraction = settings.get("rotary_pct", 0.25 if partial else 1.0)  # GPT-NeoX's default
-    rope = {"rope_theta": theta, "partial_rotary_factor": fraction}
-    for key in ("rope_scaling", "rope_parameters"):
-        rope |= settings.get(key) or {}
+    rope = {
+        "rope_theta": settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0)),
+        "partial_rotary_factor": settings.get("rotary_pct", 0.25),  # GPT-NeoX's default
+        **(settings.get("rope_scaling") or {}),
+        **(settings.get("rope_parameters") or {}),
+    }
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _SCALINGS:
-        allowed = ", ".join(_SCALINGS)
-        raise InvalidInput(f"config.json: rope_type={kind}: expected one of {allowed}")
-    needed = ["factor"] * (kind != "default")
-    needed += [name for _, name, _ in _OF_LLAMA3] * (kind == "llama3")
-    wrong = [name for name in needed if not isinstance(rope.get(name), int | float)]
-    if wrong:
-        got = rope.get(wrong[0])
-        raise InvalidInput(f"config.json: rope_type={kind}: {wrong[0]}={got}: expected a number")
+    scaling = entry_for(_SCALINGS, "rope_type", kind)
+    of_llama3 = _OF_LLAMA3 if kind == "llama3" else ()
+    for name in ["factor"] * (kind != "default") + [name for _, name, _ in of_llama3]:
+        if not isinstance(rope.get(name), int | float):
+            got = rope.get(name)
+            raise InvalidInput(f"config.json: rope_type={kind}: {name}={got}: expected a number")
     if kind == "llama3" and not rope["low_freq_factor"] < rope["high_freq_factor"]:
         raise InvalidInput("config.json: rope_type=llama3: low_freq_factor is not the lower one")
-    more = {our_name: read(rope[name]) for our_name, name, read in _OF_LLAMA3 if kind == "llama3"}
-    return FrozenOptions(
-        {
-            "max_wavelength": float(rope["rope_theta"]),
-            "fraction": float(rope["partial_rotary_factor"]) if partial else 1.0,
-            "scaling": _SCALINGS[kind],
-            "factor": float(rope.get("factor", 1.0)),
-            **more,
-        }
-    )
-
-
-def attention_dropout(model: Any) -> float:
-    """Returns the dropout rate of a model's attention weights."""
-    rate = model.attention_dropout_rate
-    return model.dropout_rate if rate is None else rate
-
-
-def dropout_fields(settings: Settings, residual: str, weights: str) -> dict[str, Any]:
-    """Returns our dropout rates from their names for branches and for weights."""
-    rate = settings.get(residual, 0.0)
-    own = settings.get(weights, rate)
-    return {"dropout_rate": rate, "attention_dropout_rate": None if own == rate else own}
+    return {
+        "max_wavelength": float(rope["rope_theta"]),
+        "fraction": float(rope["partial_rotary_factor"]) if partial else 1.0,
+        "scaling": scaling,
+        "factor": float(rope.get("factor", 1.0)),
+        **{our_name: read(rope[name]) for our_name, name, read in of_llama3},
+    }
 
 
 def rotation_settings(model: Any) -> dict[str, Any]:

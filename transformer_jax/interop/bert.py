@@ -1,90 +1,49 @@
 """BERT as an Encoder: Devlin et al. 2019, arXiv:1810.04805."""
 
-from collections.abc import Callable
 from typing import Any
 
-from transformer_jax.interop.architecture import (
-    NAMES_OF_TEXT,
-    Architecture,
-    Settings,
-    attention_dropout,
-    dropout_fields,
-    labels_of,
-    num_labels,
-    our_fields,
-    their_settings,
-)
-from transformer_jax.interop.layouts import Entry, affine, embedding, norm
+from transformer_jax.interop.architecture import NAMES_OF_TEXT, Architecture, labels_of, num_labels
+from transformer_jax.interop.layouts import Table
 from transformer_jax.models import Encoder
 
-
-def _make_bert(num_classes: Callable[[Settings], int | None]) -> Callable[[Settings], Encoder]:
-    def make(settings: Settings) -> Encoder:
-        return Encoder.of(
-            **our_fields(settings, NAMES_OF_TEXT),
-            num_types=settings["type_vocab_size"],
-            num_classes=num_classes(settings),
-            mlp_dim=settings["intermediate_size"],
-            **dropout_fields(settings, "hidden_dropout_prob", "attention_probs_dropout_prob"),
-        )
-
-    return make
+_NAMES = NAMES_OF_TEXT | {
+    "num_types": "type_vocab_size",
+    "dropout_rate": "hidden_dropout_prob",
+    "attention_dropout_rate": "attention_probs_dropout_prob",
+}
 
 
-def _describe_bert(model: Encoder) -> dict[str, Any]:
-    labels = labels_of(model.num_classes)
-    return {
-        "model_type": "bert",
-        **their_settings(model, NAMES_OF_TEXT),
-        "type_vocab_size": model.num_types or 1,
-        "intermediate_size": model.mlp_dim or 4 * model.width,
-        "hidden_dropout_prob": model.dropout_rate,
-        "attention_probs_dropout_prob": attention_dropout(model),
-        **labels,
-    }
+def _settings(model: Encoder) -> dict[str, Any]:
+    return {"type_vocab_size": model.num_types or 1, **labels_of(model.num_classes)}
 
 
-def _bert_entries(model: Encoder) -> list[Entry]:
-    entries = [
-        *embedding("token_embedding", "embeddings.word_embeddings.weight"),
-        *embedding("positions", "embeddings.position_embeddings.weight"),
-        *embedding("type_embedding", "embeddings.token_type_embeddings.weight"),
-        *norm("embedding_norm", "embeddings.LayerNorm"),
-    ]
-    for layer in range(model.depth):
-        our_path, their_name = f"block_{layer}", f"encoder.layer.{layer}"
-        for name in ("query", "key", "value"):
-            entries += affine(f"{our_path}/attention/{name}", f"{their_name}.attention.self.{name}")
-        entries += [
-            *affine(f"{our_path}/attention/out", f"{their_name}.attention.output.dense"),
-            *norm(f"{our_path}/attention_norm", f"{their_name}.attention.output.LayerNorm"),
-            *affine(f"{our_path}/feed_forward/up", f"{their_name}.intermediate.dense"),
-            *affine(f"{our_path}/feed_forward/down", f"{their_name}.output.dense"),
-            *norm(f"{our_path}/feed_forward_norm", f"{their_name}.output.LayerNorm"),
-        ]
-    return entries
-
-
-def _bert_classifier_entries(model: Encoder) -> list[Entry]:
-    head = [*affine("pooler", "pooler.dense"), *affine("head", "classifier")]
-    return _bert_entries(model) + head
-
-
-def _bert_masked_entries(model: Encoder) -> list[Entry]:
-    head = "cls.predictions"
-    return [
-        *_bert_entries(model),
-        *affine("transform", f"{head}.transform.dense"),
-        *norm("transform_norm", f"{head}.transform.LayerNorm"),
-        Entry(("output_bias/bias",), f"{head}.bias"),
-    ]
-
-
+_BODY: Table = {
+    "token_embedding": "embeddings.word_embeddings",
+    "positions": "embeddings.position_embeddings",
+    "type_embedding": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    "block_#/attention/query": "encoder.layer.#.attention.self.query",
+    "block_#/attention/key": "encoder.layer.#.attention.self.key",
+    "block_#/attention/value": "encoder.layer.#.attention.self.value",
+    "block_#/attention/out": "encoder.layer.#.attention.output.dense",
+    "block_#/attention_norm": "encoder.layer.#.attention.output.LayerNorm",
+    "block_#/feed_forward/up": "encoder.layer.#.intermediate.dense",
+    "block_#/feed_forward/down": "encoder.layer.#.output.dense",
+    "block_#/feed_forward_norm": "encoder.layer.#.output.LayerNorm",
+}
+_CLASSIFIER = _BODY | {"pooler": "pooler.dense", "head": "classifier"}
+_MASKED = _BODY | {
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+    "output_bias/bias": "cls.predictions.bias",
+}
 _BERT = Architecture(
-    _make_bert(lambda settings: 0),
-    _describe_bert,
-    _bert_entries,
     Encoder,
+    "bert",
+    _NAMES,
+    lambda _: {"num_classes": 0},
+    _settings,
+    lambda _: _BODY,
     prefix="bert.",
     heads=("cls.", "classifier."),
     required={
@@ -99,8 +58,8 @@ _BERT = Architecture(
 ROWS = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT._replace(
-        make=_make_bert(lambda settings: None),
-        entries=_bert_masked_entries,
+        fields=lambda _: {"num_classes": None},
+        table=lambda _: _MASKED,
         required={**_BERT.required, "tie_word_embeddings": True},
         tied={
             "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
@@ -108,8 +67,8 @@ ROWS = {
         },
     ),
     "BertForSequenceClassification": _BERT._replace(
-        make=_make_bert(num_labels),
-        entries=_bert_classifier_entries,
+        fields=lambda settings: {"num_classes": num_labels(settings)},
+        table=lambda _: _CLASSIFIER,
         not_read=("embeddings.position_ids",),
     ),
 }

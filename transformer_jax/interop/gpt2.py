@@ -1,17 +1,7 @@
 """GPT-2 as a Decoder: Radford et al. 2019."""
 
-from typing import Any
-
-from transformer_jax.interop.architecture import (
-    NAMES_OF_TEXT,
-    Architecture,
-    Settings,
-    attention_dropout,
-    dropout_fields,
-    our_fields,
-    their_settings,
-)
-from transformer_jax.interop.layouts import SAME, Entry, affine, embedding, norm
+from transformer_jax.interop.architecture import NAMES_OF_TEXT, Architecture
+from transformer_jax.interop.layouts import SAME, Table
 from transformer_jax.models import Decoder
 
 _NAMES = NAMES_OF_TEXT | {
@@ -19,53 +9,34 @@ _NAMES = NAMES_OF_TEXT | {
     "width": "n_embd",
     "depth": "n_layer",
     "num_heads": "n_head",
+    "mlp_dim": "n_inner",
     "activation": "activation_function",
     "norm_epsilon": "layer_norm_epsilon",
+    "dropout_rate": "resid_pdrop",
+    "attention_dropout_rate": "attn_pdrop",
 }
-
-
-def _make_gpt2(settings: Settings) -> Decoder:
-    return Decoder.of(
-        **our_fields(settings, _NAMES),
-        mlp_dim=settings.get("n_inner") or 4 * settings["n_embd"],
-        **dropout_fields(settings, "resid_pdrop", "attn_pdrop"),
-    )
-
-
-def _describe_gpt2(model: Decoder) -> dict[str, Any]:
-    return {
-        "model_type": "gpt2",
-        **their_settings(model, _NAMES),
-        "n_inner": model.mlp_dim or 4 * model.width,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), model.dropout_rate),
-        "attn_pdrop": attention_dropout(model),
-    }
-
-
-def _gpt2_entries(model: Decoder) -> list[Entry]:
-    entries = embedding("token_embedding", "wte.weight") + embedding("positions", "wpe.weight")
-    for layer in range(model.depth):
-        our_path, their_name = f"block_{layer}", f"h.{layer}"
-        projections = tuple(f"{our_path}/attention/{name}" for name in ("query", "key", "value"))
-        # GPT-2's Conv1D keeps [in, out], as we do.
-        entries += [
-            *norm(f"{our_path}/attention_norm", f"{their_name}.ln_1"),
-            *affine(projections, f"{their_name}.attn.c_attn", SAME),
-            *affine(f"{our_path}/attention/out", f"{their_name}.attn.c_proj", SAME),
-            *norm(f"{our_path}/feed_forward_norm", f"{their_name}.ln_2"),
-            *affine(f"{our_path}/feed_forward/up", f"{their_name}.mlp.c_fc", SAME),
-            *affine(f"{our_path}/feed_forward/down", f"{their_name}.mlp.c_proj", SAME),
-        ]
-    return entries + norm("final_norm", "ln_f")
-
-
+_TABLE: Table = {
+    "token_embedding": "wte",
+    "positions": "wpe",
+    "block_#/attention_norm": "h.#.ln_1",
+    # GPT-2's Conv1D keeps [in, out], as we do.
+    "block_#/attention/query+key+value": ("h.#.attn.c_attn", SAME),
+    "block_#/attention/out": ("h.#.attn.c_proj", SAME),
+    "block_#/feed_forward_norm": "h.#.ln_2",
+    "block_#/feed_forward/up": ("h.#.mlp.c_fc", SAME),
+    "block_#/feed_forward/down": ("h.#.mlp.c_proj", SAME),
+    "final_norm": "ln_f",
+}
 _GPT2 = Architecture(
-    _make_gpt2,
-    _describe_gpt2,
-    _gpt2_entries,
     Decoder,
+    "gpt2",
+    _NAMES,
+    lambda settings: {"mlp_dim": settings["n_inner"] or 4 * settings["n_embd"]},
+    lambda model: {"embd_pdrop": model.dropout_rate},
+    lambda _: _TABLE,
     prefix="transformer.",
     heads=("lm_head.",),
+    defaults={"n_inner": None},
     required={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,

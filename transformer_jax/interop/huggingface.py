@@ -4,7 +4,7 @@ import dataclasses
 import fnmatch
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +16,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
-from transformer_jax.interop.architecture import Architecture, with_sizes
+from transformer_jax.interop.architecture import Architecture, in_effect, with_sizes
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 
-# One row for each class of transformers that is known here.
+# Class of transformers -> its conversions.
 ARCHITECTURES = {
     **gpt2.ROWS,
     **llama.ROWS,
@@ -32,41 +32,23 @@ ARCHITECTURES = {
     **vit.ROWS,
     **bart.ROWS,
 }
-# Fields that say where training starts and how it goes, and nothing of what is computed.
+# Fields that affect training or speed, and not what a model computes.
 _OF_TRAINING = (
-    "dropout_rate",
-    "attention_dropout_rate",
-    "stochastic_depth",
-    "init_std",
-    "initialisation",
-    "initialisation_options",
-    "dtype",
-    *("scan_layers", "remat", "remat_options"),
-    "name",
-    "parent",
-    "variant",
+    *("dropout_rate", "attention_dropout_rate", "stochastic_depth", "init_std"),
+    *("initialisation", "initialisation_options", "dtype", "scan_layers", "remat"),
+    *("remat_options", "name", "parent", "variant"),
 )
 
 
 class Pretrained(NamedTuple):
-    """A model of ours with pretrained weights.
-
-    Attributes:
-      model: A Linen module.
-      params: Its parameters, float32 (float64 if theirs are and jax has it enabled).
-    """
+    """A Linen module and its parameters, float32 (float64 if theirs are and jax has it enabled)."""
 
     model: Any
     params: Any
 
 
 class Exported(NamedTuple):
-    """Our weights under their names.
-
-    Attributes:
-      config: Content of config.json.
-      state: Name -> array.
-    """
+    """Content of config.json, and our weights by their names."""
 
     config: dict[str, Any]
     state: dict[str, np.ndarray]
@@ -87,26 +69,40 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
       T5ForConditionalGeneration an EncoderDecoder. Bodies without a head return hidden vectors; a
       BertModel's pooler is not used.
     Raises:
-      InvalidInput: The architecture or an option is not supported, or arrays are
-        missing, unknown or of another shape; the message lists them.
+      InvalidInput: The architecture or an option is not supported, or arrays are missing,
+        unknown or of a wrong shape; the message lists them.
     """
     if hasattr(model_or_path, "state_dict"):
-        config = {"architectures": [type(model_or_path).__name__]}
-        config = model_or_path.config.to_dict() | config
+        origin = type(model_or_path).__name__
+        config = model_or_path.config.to_dict() | {"architectures": [origin]}
         state = {name: _numbers(tensor) for name, tensor in model_or_path.state_dict().items()}
-        return _import(config, state, type(model_or_path).__name__)
-    folder = folder_of(model_or_path)
-    return _import(read_settings(folder), _read_arrays(folder), str(model_or_path))
+    else:
+        folder, origin = folder_of(model_or_path), str(model_or_path)
+        config, state = read_settings(folder), _read_arrays(folder)
+    name, model = model_of(config, origin)
+    row = ARCHITECTURES[name]
+    entries = row.entries(Described(model))
+    expected = {entry.their_name for entry in entries}
+    state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
+    _refuse_names("arrays", set(state), expected, origin)
+    broken = sorted(name for name, array in state.items() if not np.isfinite(array).all())
+    if broken:
+        raise InvalidInput(f"{origin}: non-finite values in {_few(broken)}")
+    flat = {}
+    for entry in entries:
+        array = entry.layout.to_ours(state[entry.their_name])
+        parts = np.split(array, len(entry.our_paths), axis=-1)
+        flat |= {path: jnp.asarray(part) for path, part in zip(entry.our_paths, parts, strict=True)}
+    _refuse_shapes(model, flat, origin)
+    return Pretrained(model, unflatten_dict(flat, sep="/"))
 
 
 def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     """Returns the architecture named by a config.json, and our model for it, without weights.
 
-    Args:
-      settings: Content of config.json.
-      origin: Its place, for messages.
     Raises:
-      InvalidInput: The architecture or an option is not supported.
+      InvalidInput: The architecture or an option is not supported; the message begins with
+        `origin`.
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
@@ -133,8 +129,7 @@ def to_huggingface(
 ) -> Exported:
     """Returns our parameters with the names and layouts of Hugging Face transformers.
 
-    If only a model with biases or types of text fits, those are written
-    as zeros.
+    If only a model with biases or types of text fits, those are written as zeros.
 
     Args:
       model: A Decoder, Encoder, VisionTransformer or EncoderDecoder that one of their
@@ -142,34 +137,35 @@ def to_huggingface(
       params: Its parameters.
       folder: If given, receives config.json and model.safetensors, which
         `transformers.AutoModel...from_pretrained(folder)` reads.
-      architecture: A name in ARCHITECTURES; the one with the model's head if None.
-      settings: Further or other entries of config.json, e.g. eos_token_id.
+      architecture: A name in ARCHITECTURES; if None, the one with the model's head.
+      settings: Entries of config.json to add or replace, e.g. eos_token_id.
     Raises:
       InvalidInput: No architecture of theirs computes this model; the message names the
         differing fields. Or the folder contains other weights.
     """
-    name, row, model, biases = _architecture_of(model, architecture)
-    config = {"architectures": [name], **row.describe(Described(model)), "dtype": "float32"}
-    if isinstance(model, Decoder):  # their defaults would end a text at some token of another model
+    name, larger = _architecture_of(model, architecture)
+    row, described = ARCHITECTURES[name], Described(larger)
+    config = {"architectures": [name], **row.describe(described), "dtype": "float32"}
+    if isinstance(model, Decoder):  # their defaults end a text at a token of a different model
         config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config |= settings or {}
     flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
-    flat = biases | flat
-    entries = row.entries(Described(model))
-    _refuse_names(
-        "parameters",
-        set(flat),
-        {path for entry in entries for path in entry.our_paths},
-        "this model",
-    )
+    if larger is not model:
+        shapes = _shapes_of(larger)
+        for path in shapes.keys() - _shapes_of(model).keys():
+            flat.setdefault(path, np.zeros(shapes[path], np.float32))
+    entries = row.entries(described)
+    expected = {path for entry in entries for path in entry.our_paths}
+    _refuse_names("parameters", set(flat), expected, "this model")
     has_head = any(entry.their_name.startswith(row.heads) for entry in entries) or row.tied
     body = row.prefix if has_head else ""
     state = {}
     for entry in entries:
-        parts = np.concatenate([flat[path] for path in entry.our_paths], axis=-1)
-        own = "" if entry.their_name.startswith(row.heads) else body
-        array = np.ascontiguousarray(entry.layout.to_theirs(parts), np.float32)
-        state[own + entry.their_name] = array
+        array = np.concatenate([flat[path] for path in entry.our_paths], axis=-1)
+        prefix = "" if entry.their_name.startswith(row.heads) else body
+        state[prefix + entry.their_name] = np.ascontiguousarray(
+            entry.layout.to_theirs(array), np.float32
+        )
     if folder is not None:
         _write(Path(folder), config, state)
     return Exported(config, state)
@@ -179,24 +175,6 @@ def _numbers(tensor: Any) -> np.ndarray:
     """Returns a torch tensor as numpy; half precision, which numpy lacks, becomes float32."""
     is_half = tensor.is_floating_point() and tensor.element_size() < 4
     return (tensor.float() if is_half else tensor).detach().cpu().numpy()
-
-
-def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str) -> Pretrained:
-    name, model = model_of(config, origin)
-    row = ARCHITECTURES[name]
-    entries = row.entries(Described(model))
-    expected = {entry.their_name for entry in entries}
-    state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
-    _refuse_names("arrays", set(state), expected, origin)
-    _refuse_non_finite(state, origin)
-    flat = {}
-    for entry in entries:
-        array = entry.layout.to_ours(state[entry.their_name])
-        parts = np.split(array, len(entry.our_paths), axis=-1)
-        flat |= {path: jnp.asarray(part) for path, part in zip(entry.our_paths, parts, strict=True)}
-    params = unflatten_dict(flat, sep="/")
-    _refuse_shapes(model, params, origin)
-    return Pretrained(model, params)
 
 
 def _plain_names(
@@ -237,48 +215,38 @@ def _refuse_names(what: str, names: set[str], expected: set[str], origin: str) -
         )
 
 
-def _refuse_non_finite(state: Mapping[str, np.ndarray], origin: str) -> None:
-    broken = [name for name, array in state.items() if not np.isfinite(array).all()]
-    if broken:
-        raise InvalidInput(f"{origin}: non-finite values in {_few(sorted(broken))}")
-
-
 def _few(names: list[str]) -> str:
     shown = ", ".join(names[:6]) or "none"
     return f"{shown}, ..." if len(names) > 6 else shown
 
 
-def _shapes_of(model: Any) -> dict[str, Any]:
+def _shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
     """Returns path -> shape of each parameter."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
-    return flatten_dict(shapes["params"], sep="/")
+    variables = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
+    return {p: leaf.shape for p, leaf in flatten_dict(variables["params"], sep="/").items()}
 
 
-def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
+def _refuse_shapes(model: Any, flat: Mapping[str, jax.Array], origin: str) -> None:
     try:
-        expected, flat = _shapes_of(model), flatten_dict(params, sep="/")
+        expected = _shapes_of(model)
     except (TypeError, ValueError) as error:  # sizes that our modules do not take
         raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
-        f"  {path}: {flat[path].shape}, expected {leaf.shape}"
-        for path, leaf in expected.items()
-        if path in flat and flat[path].shape != leaf.shape
+        f"  {path}: {flat[path].shape}, expected {shape}" if path in flat else f"  {path}: missing"
+        for path, shape in expected.items()
+        if path not in flat or flat[path].shape != shape
     ]
-    wrong += [f"  {path}: missing" for path in expected.keys() - flat.keys()]
     if wrong:
         raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
 
 
-def _architecture_of(
-    model: Any, architecture: str | None
-) -> tuple[str, Architecture, Any, dict[str, np.ndarray]]:
+def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
     """Returns the first architecture that makes an equal model from its own description.
 
     Returns:
-      Its name and row; the model, with biases or types of text if only such a model has a row; and
-      these, zeros by path.
+      Its name, and the model, with biases or types of text if it has none and theirs need them.
     Raises:
-      InvalidInput: There is none.
+      InvalidInput: No architecture fits.
     """
     if architecture is not None and architecture not in ARCHITECTURES:
         raise InvalidInput(f"architecture={architecture}: expected one of {list(ARCHITECTURES)}")
@@ -287,9 +255,14 @@ def _architecture_of(
     if not fitting:
         allowed = sorted({row.model.__name__ for row in ARCHITECTURES.values()})
         raise InvalidInput(f"{type(model).__name__}: expected one of {', '.join(allowed)}")
+    models = [model]  # and equivalent ones with more parameters, which are 0
+    if not model.options.use_bias:
+        models.append(model.with_options(use_bias=True))
+    if getattr(model, "num_types", None) == 0 and model.vocab_size is not None:
+        models += [made.with_options(num_types=1) for made in models]
     closest: dict[str, tuple] = {}
     refused = None
-    for made in _with_zeros(model):
+    for made in models:
         for name in fitting:
             try:
                 different = _different(made, ARCHITECTURES[name])
@@ -297,97 +270,59 @@ def _architecture_of(
                 refused = refused or error
                 continue
             if not different:
-                return name, ARCHITECTURES[name], made, _zeros(made, model)
+                return name, made
             if not closest or len(different) < len(closest):
                 closest = different
     if refused and not closest:
         raise refused
-    lines = [
-        f"  {name}: {our_value} here, {their_value} there"
-        for name, (our_value, their_value) in closest.items()
-    ]
+    lines = [f"  {field}: {ours} here, {theirs} there" for field, (ours, theirs) in closest.items()]
     raise InvalidInput(
         "\n".join([f"{fitting[0]} and the like cannot compute what this model does", *lines[:6]])
     )
 
 
-def _with_zeros(model: Any) -> list[Any]:
-    """Yields a model, and equivalent ones with more parameters, which are 0."""
-    models = [model]
-    if not model.options.use_bias:
-        models.append(model.with_options(use_bias=True))
-    if getattr(model, "num_types", None) == 0 and model.vocab_size is not None:
-        models += [made.with_options(num_types=1) for made in models]
-    return models
-
-
-def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
-    """Returns the parameters that only the larger model has, as zeros by path."""
-    if larger is model:
-        return {}
-    larger_shapes, shapes = _shapes_of(larger), _shapes_of(model)
-    added = larger_shapes.keys() - shapes.keys()
-    return {path: np.zeros(larger_shapes[path].shape, np.float32) for path in added}
-
-
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
     """Returns the fields that change in an export and import: before, and after."""
     exported = row.make(row.describe(Described(model)))
-    by_layer = LAYER_FIELDS if model.options.layers or exported.options.layers else ()
-    names = [
-        field.name for kind in (exported, exported.options) for field in dataclasses.fields(kind)
-    ]
     before, after = Described(model), Described(exported)
-    different = {
-        name: (getattr(before, name), getattr(after, name))
-        for name in names
-        if name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types", "options")
-        and _resolved(before, name) != _resolved(after, name)
+    has_types = bool(model.options.layers or exported.options.layers)
+    apart = ("layers", "layer_types", "options", *(LAYER_FIELDS if has_types else ()))
+    names = [f.name for kind in (exported, exported.options) for f in dataclasses.fields(kind)]
+    different = _compared(before, after, [name for name in names if name not in apart])
+    if has_types:  # of the blocks the first that differs
+        pairs = zip(before.layers(), after.layers(), strict=False)
+        for number, ((_, one), (_, other)) in enumerate(pairs):
+            if in_block := _compared(one, other, LAYER_FIELDS):
+                return different | {f"{f} of block {number}": v for f, v in in_block.items()}
+    return different
+
+
+def _compared(
+    before: Described, after: Described, fields: Iterable[str]
+) -> dict[str, tuple[Any, Any]]:
+    return {
+        field: (getattr(before, field), getattr(after, field))
+        for field in fields
+        if field not in _OF_TRAINING and _resolved(before, field) != _resolved(after, field)
     }
-    return different | (_different_layers(before, after) if by_layer else {})
-
-
-def _different_layers(model: Described, exported: Described) -> dict[str, tuple[Any, Any]]:
-    """Returns the option in which the first differing layer differs: our value, and theirs."""
-    pairs = zip(model.layers(), exported.layers(), strict=False)
-    for number, ((_, one), (_, other)) in enumerate(pairs):
-        different = {
-            f"{name} of block {number}": (getattr(one, name), getattr(other, name))
-            for name in LAYER_FIELDS
-            if name not in _OF_TRAINING and _resolved(one, name) != _resolved(other, name)
-        }
-        if different:
-            return different
-    return {}
 
 
 def _resolved(model: Described, field: str) -> Any:
-    """Returns a field's value, with None resolved."""
-    options = model.options
+    """Returns a field's value in a form in which equal computations have equal values."""
     if field == "attention":
-        return attention_in_effect(options)
-    if field == "mask" and isinstance(model.model, Decoder) and options.mask == "causal":
-        return "full"  # which no decoder's mask is
-    value = getattr(model, field)
+        return attention_in_effect(model.options)
+    if field == "mask" and isinstance(model.model, Decoder) and model.options.mask == "causal":
+        return "full"  # any decoder's mask is causal too
     if field.endswith("_options"):
-        return options_in_effect(options, field.removesuffix("_options"))
-    maps = 8 / 3 if options.feed_forward == "gated" else 4
-    head_dim = options.head_dim or options.width // options.num_heads
-    defaults = {
-        "attention_scale": head_dim**-0.5,
-        "mlp_dim": round(maps * options.width),
-        "head_dim": head_dim,
-        "value_dim": head_dim,
-        "num_kv_heads": options.num_heads,
-    }
-    return defaults.get(field) if value is None else value
+        return options_in_effect(model.options, field.removesuffix("_options"))
+    return in_effect(model, field)
 
 
 # ---------------------------------------------------------------- files
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Reads all files of the weights; narrower types become float32."""
+    """Returns the arrays of all files of the weights; half precision becomes float32."""
     load_file = _safetensors().load_file
     files = _files_of(folder)
     if not files:

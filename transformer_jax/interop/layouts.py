@@ -1,7 +1,7 @@
 """Array layouts of ours and theirs: pairs of inverse functions on numpy arrays."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,22 +15,18 @@ class Layout(NamedTuple):
     to_theirs: Convert
 
 
-def _same(array: np.ndarray) -> np.ndarray:
-    return array
-
-
-SAME = Layout(_same, _same)
+SAME = Layout(np.asarray, np.asarray)
 TRANSPOSED = Layout(np.transpose, np.transpose)  # torch.nn.Linear keeps [out, in]
 
 
 def leading_ones(count: int) -> Layout:
-    """Their array has `count` more leading axes, of size 1."""
+    """Returns the layout for an array of theirs with `count` more leading axes, of size 1."""
     axes = tuple(range(count))
     return Layout(lambda array: np.squeeze(array, axes), lambda array: np.expand_dims(array, axes))
 
 
 def rows_from(first: int) -> Layout:
-    """Their array has `first` more leading rows that are not used; they are written as zeros."""
+    """Returns the layout for an array of theirs with `first` unused leading rows, written as 0."""
     return Layout(
         lambda array: array[first:],
         lambda array: np.concatenate([np.zeros_like(array[:1]).repeat(first, 0), array]),
@@ -38,7 +34,7 @@ def rows_from(first: int) -> Layout:
 
 
 def patches(patch_size: int, channels: int) -> Layout:
-    """Theirs is a convolution [D, C, p, p]; ours multiplies flattened patches, [p * p * C, D]."""
+    """Returns the layout for a convolution [D, C, p, p]; ours maps flat patches, [p * p * C, D]."""
     shape = (patch_size, patch_size, channels, -1)
     return Layout(
         lambda array: array.transpose(2, 3, 1, 0).reshape(-1, array.shape[0]),
@@ -47,9 +43,9 @@ def patches(patch_size: int, channels: int) -> Layout:
 
 
 def interleaved_heads(num_heads: int) -> Layout:
-    """Theirs is [H * 3 * K, D], query, key and value per head; ours is [D, 3 * H * K].
+    """Returns the layout for [H * 3 * K, D], query, key and value per head; ours is [D, 3 * H * K].
 
-    Biases are the same without D.
+    Biases have the same layouts without D.
     """
 
     def to_ours(array: np.ndarray) -> np.ndarray:
@@ -77,36 +73,54 @@ class Entry(NamedTuple):
     layout: Layout = SAME
 
 
-def affine(
-    our_path: str | tuple[str, ...], their_name: str, layout: Layout = TRANSPOSED
-) -> list[Entry]:
-    """Returns kernel and bias of an affine map, or of several concatenated ones."""
-    names = (our_path,) if isinstance(our_path, str) else our_path
-    kernels = tuple(f"{name}/kernel" for name in names)
-    biases = tuple(f"{name}/bias" for name in names)
-    return [Entry(kernels, f"{their_name}.weight", layout), Entry(biases, f"{their_name}.bias")]
+# Our path -> their name, and the layout unless it is the usual one. A path ends with a parameter
+# or, more often, with a module, which stands for all its parameters; their name then lacks .weight
+# and .bias. # stands for the number of a block; modules joined by + are concatenated in theirs.
+Table = dict[str, str | tuple[str, Layout]]
+_PARAMETERS = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
 
-def norm(our_path: str, their_name: str) -> list[Entry]:
-    """Returns scale and bias of a layer norm."""
-    return [*scale(our_path, their_name), Entry((f"{our_path}/bias",), f"{their_name}.bias")]
+def within(our_prefix: str, their_prefix: str, table: Table) -> Table:
+    """Returns a table with a prefix before each path of ours and each name of theirs."""
+    return {
+        f"{our_prefix}/{path}": f"{their_prefix}.{theirs}"
+        if isinstance(theirs, str)
+        else (f"{their_prefix}.{theirs[0]}", theirs[1])
+        for path, theirs in table.items()
+    }
 
 
-def embedding(our_path: str, their_name: str, layout: Layout = SAME) -> list[Entry]:
-    """Returns an embedding table."""
-    return [Entry((f"{our_path}/embedding",), their_name, layout)]
+def entries_of(table: Table, depth: int, has_bias: bool) -> list[Entry]:
+    """Returns all arrays of a table.
+
+    Args:
+      table: See Table.
+      depth: Number of blocks.
+      has_bias: Whether affine maps and norms have a bias.
+    """
+    entries = []
+    for our_path, theirs in table.items():
+        their_name, layout = (theirs, None) if isinstance(theirs, str) else theirs
+        for layer in map(str, range(depth if "#" in our_path else 1)):
+            path, name = our_path.replace("#", layer), their_name.replace("#", layer)
+            entries += _entries_for(path, name, layout, has_bias)
+    return entries
 
 
-def kernel(our_path: str, their_name: str) -> list[Entry]:
-    """Returns the kernel of a map without a bias."""
-    return [Entry((f"{our_path}/kernel",), f"{their_name}.weight", TRANSPOSED)]
-
-
-def scale(our_path: str, their_name: str) -> list[Entry]:
-    """Returns the scale of a norm without a bias."""
-    return [Entry((f"{our_path}/scale",), f"{their_name}.weight")]
-
-
-def output_layer(model: Any) -> list[Entry]:
-    """Returns the output layer of a language model, if it is not the embedding."""
-    return [] if model.tie_embeddings else kernel("output", "lm_head")
+def _entries_for(path: str, name: str, layout: Layout | None, has_bias: bool) -> list[Entry]:
+    last = path.rpartition("/")[2]
+    if last in _PARAMETERS:
+        return [Entry((path,), name, layout or SAME)]
+    if last.endswith(("embedding", "positions")):
+        parameters = ["embedding"]
+    else:
+        parameters = ["scale" if last.endswith("norm") else "kernel", *["bias"] * has_bias]
+    modules = [path.removesuffix(last) + module for module in last.split("+")]
+    return [
+        Entry(
+            tuple(f"{module}/{parameter}" for module in modules),
+            f"{name}.{_PARAMETERS[parameter]}",
+            layout or (TRANSPOSED if parameter == "kernel" else SAME),
+        )
+        for parameter in parameters
+    ]

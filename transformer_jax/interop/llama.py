@@ -4,63 +4,42 @@ Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sl
 team 2025, arXiv:2505.09388 (norms of queries and keys).
 """
 
-import functools
-from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.interop.architecture import (
     NAMES_OF_TEXT,
     Architecture,
     Settings,
-    our_fields,
+    output_layer,
     rotation_of,
     rotation_settings,
-    their_settings,
 )
-from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
+from transformer_jax.interop.layouts import Table, within
 from transformer_jax.models import Decoder
 from transformer_jax.models.effect import options_in_effect
-from transformer_jax.options import FrozenOptions
 
-_NAMES = NAMES_OF_TEXT | {"norm_epsilon": "rms_norm_eps"}
-
-
-def make_llama(settings: Settings) -> Decoder:
-    """Returns the Decoder of their settings; Gemma's starts from it too."""
-    window = settings.get("sliding_window")
-    return Decoder.of(
-        **our_fields(settings, _NAMES),
-        num_kv_heads=settings.get("num_key_value_heads"),
-        head_dim=settings.get("head_dim"),
-        mlp_dim=settings["intermediate_size"],
-        position="rotary",
-        position_options=rotation_of(settings),
-        mask="full" if window is None else "window",
-        mask_options=FrozenOptions({} if window is None else {"size": window}),
-        feed_forward="gated",
-        norm="rms_norm",
-        use_bias=False,
-        tie_embeddings=settings.get("tie_word_embeddings", False),
-    )
+_NAMES = NAMES_OF_TEXT | {
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "norm_epsilon": "rms_norm_eps",
+}
 
 
-def _make_unwindowed(settings: Settings) -> Decoder:
-    return make_llama({**settings, "sliding_window": None})  # which their Llama does not read
-
-
-def _make_qwen3(settings: Settings) -> Decoder:
-    return _make_unwindowed(settings).with_options(query_key_norm="rms_norm")
-
-
-def describe_llama(model: Decoder) -> dict[str, Any]:
-    """Returns their settings for a Decoder."""
-    head_dim = model.head_dim or model.width // model.num_heads
+def llama_fields(settings: Settings) -> dict[str, Any]:
+    """Returns the fields of a Decoder that Llama and similar models fix, and their rotation."""
     return {
-        "model_type": "llama",
-        **their_settings(model, _NAMES),
-        "num_key_value_heads": model.num_kv_heads or model.num_heads,
-        "head_dim": head_dim,
-        "intermediate_size": model.mlp_dim or round(8 * model.width / 3),
+        "position": "rotary",
+        "position_options": rotation_of(settings),
+        "feed_forward": "gated",
+        "norm": "rms_norm",
+        "use_bias": False,
+        "tie_embeddings": settings.get("tie_word_embeddings", False),
+    }
+
+
+def llama_settings(model: Decoder) -> dict[str, Any]:
+    """Returns their settings for a Decoder, besides NAMES."""
+    return {
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": model.tie_embeddings,
@@ -68,66 +47,75 @@ def describe_llama(model: Decoder) -> dict[str, Any]:
     }
 
 
-def _make_mistral(settings: Settings) -> Decoder:
-    return make_llama({"sliding_window": 4096, **settings})  # a file that leaves it out means so
+def _mistral_fields(settings: Settings) -> dict[str, Any]:
+    window = settings["sliding_window"]
+    masked = {} if window is None else {"mask": "window", "mask_options": {"size": window}}
+    return llama_fields(settings) | masked
 
 
-def _describe_mistral(model: Decoder) -> dict[str, Any]:
+def _mistral_settings(model: Decoder) -> dict[str, Any]:
     window = options_in_effect(model.options, "mask")["size"] if model.mask == "window" else None
-    return describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
+    return llama_settings(model) | {"sliding_window": window}
 
 
-def _describe_qwen3(model: Decoder) -> dict[str, Any]:
-    return describe_llama(model) | {"model_type": "qwen3", "use_sliding_window": False}
-
-
-_NORMS = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
-QUERY_KEY_NORMS = {
+_NORMS: Table = {
+    "attention_norm": "input_layernorm",
+    "feed_forward_norm": "post_attention_layernorm",
+}
+QUERY_KEY_NORMS: Table = {
     "attention/query_norm": "self_attn.q_norm",
     "attention/key_norm": "self_attn.k_norm",
 }
 
 
-def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
-    """Returns all arrays of a model with Llama's kernels.
+def llama_table(model: Decoder, norms: Table) -> Table:
+    """Returns the arrays of a model with Llama's kernels and the given norms in each block."""
+    block: Table = {
+        "attention/query": "self_attn.q_proj",
+        "attention/key": "self_attn.k_proj",
+        "attention/value": "self_attn.v_proj",
+        "attention/out": "self_attn.o_proj",
+        "feed_forward/gate": "mlp.gate_proj",
+        "feed_forward/up": "mlp.up_proj",
+        "feed_forward/down": "mlp.down_proj",
+        **norms,
+    }
+    return {
+        "token_embedding": "embed_tokens",
+        **within("block_#", "layers.#", block),
+        "final_norm": "norm",
+        **output_layer(model),
+    }
 
-    Args:
-      model: Our model.
-      norms: Scales inside a block, our path -> their name.
-    """
-    entries = embedding("token_embedding", "embed_tokens.weight")
-    for layer in range(model.depth):
-        our_path, their_name = f"block_{layer}", f"layers.{layer}"
-        for name, initial in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
-            entries += kernel(
-                f"{our_path}/attention/{name}", f"{their_name}.self_attn.{initial}_proj"
-            )
-        for name in ("gate", "up", "down"):
-            entries += kernel(f"{our_path}/feed_forward/{name}", f"{their_name}.mlp.{name}_proj")
-        for name, other in norms.items():
-            entries += scale(f"{our_path}/{name}", f"{their_name}.{other}")
-    return entries + scale("final_norm", "norm") + output_layer(model)
 
-
-_LLAMA = Architecture(
-    _make_unwindowed,
-    describe_llama,
-    functools.partial(block_entries, norms=_NORMS),
+LLAMA = Architecture(
     Decoder,
+    "llama",
+    _NAMES,
+    llama_fields,
+    llama_settings,
+    lambda model: llama_table(model, _NORMS),
     prefix="model.",
     heads=("lm_head.",),
+    defaults={"num_key_value_heads": None, "head_dim": None},
     required={"attention_bias": False, "mlp_bias": False},
     not_read=("layers.*.self_attn.rotary_emb.inv_freq",),
     tied={"lm_head.weight": "embed_tokens.weight"},
 )
 
 ROWS = {
-    "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": _LLAMA._replace(make=_make_mistral, describe=_describe_mistral),
-    "Qwen3ForCausalLM": _LLAMA._replace(
-        make=_make_qwen3,
-        describe=_describe_qwen3,
-        entries=functools.partial(block_entries, norms=_NORMS | QUERY_KEY_NORMS),
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": LLAMA._replace(
+        model_type="mistral",
+        fields=_mistral_fields,
+        settings=_mistral_settings,
+        defaults={**LLAMA.defaults, "sliding_window": 4096},
+    ),
+    "Qwen3ForCausalLM": LLAMA._replace(
+        model_type="qwen3",
+        fields=lambda settings: {**llama_fields(settings), "query_key_norm": "rms_norm"},
+        settings=lambda model: {**llama_settings(model), "use_sliding_window": False},
+        table=lambda model: llama_table(model, _NORMS | QUERY_KEY_NORMS),
         required={"attention_bias": False, "use_sliding_window": False},
     ),
 }

@@ -24,14 +24,14 @@ def _is_torn(line: bytes) -> bool:
 
 
 class AppendedRows:
-    """The rows of one JSON file; none if there is no file."""
+    """The rows of one JSON Lines file; none if there is no file."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Reads nothing yet."""
         self._file = inside(folder, name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, oldest first, without a line that a killed write left incomplete.
+        """Returns all rows, oldest first, except a line that a killed write left incomplete.
 
         Raises:
           InvalidInput: A line is neither a row nor the beginning of one: the file is damaged.
@@ -60,6 +60,6 @@ class AppendedRows:
         line = "\n" * torn + json.dumps(row) + "\n"
         with self._file.open("ab", buffering=0) as file:
             left = line.encode()
-            while left:  # a full disk takes a part of it first, without an error
+            while left:  # a full disk first takes a part of the line without an error
                 left = left[file.write(left) :]
             os.fsync(file.fileno())

@@ -3,15 +3,13 @@
     checkpoints/00000500/state/...       written by orbax
     checkpoints/00000500/manifest.json   step, shape and dtype of every leaf, sha256 of every file
 
-A checkpoint is written under another name and renamed when it is complete, so a killed process
+A checkpoint is written under a temporary name and renamed when it is complete, so a killed process
 leaves no incomplete one. Orbax silently restores a file with a flipped bit, casts a wrong dtype and
-takes an empty stray folder for the newest step. So every file is hashed before it is
-trusted, every leaf is compared with the model's, and only folders with a manifest count.
-Writing in the background gives the same files, some time later.
+takes an empty stray folder for the newest step. So every file is hashed before it is trusted, every
+leaf is compared with the model's, and only folders with a manifest count.
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -32,17 +30,10 @@ from transformer_jax.processes import agreed, is_first, wait_for_all
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, inside, walk
 
 _FORMAT = 1
-_NONE = -1  # in the place of a step
 
 
 class Restored(NamedTuple):
-    """A restored checkpoint.
-
-    Attributes:
-      step: Number of updates so far.
-      state: The tree that was saved.
-      extra: Plain data saved with it.
-    """
+    """A restored checkpoint: number of updates, and the state and plain data saved after them."""
 
     step: int
     state: Any
@@ -58,7 +49,11 @@ class NonFiniteState(SaveFailed):
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    Attributes:
+      unsaved: The reason if `try_to_save` could not write the newest state, or None.
+    """
 
     def __init__(self, folder: Path, keep: int = 2, say: Callable[[str], None] = print) -> None:
         """Does not access the disk yet.
@@ -66,8 +61,9 @@ class Checkpoints:
         Args:
           folder: Folder of the checkpoints.
           keep: Number of newest checkpoints to keep.
-          say: Receives a line about each skipped, moved or removed folder.
+          say: Receives a line about each failure and each skipped, moved or removed folder.
         """
+        self.unsaved: SaveFailed | None = None
         self._folder = folder.absolute()
         self._keep = keep
         self._say = say
@@ -76,6 +72,9 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint with a manifest, ascending."""
         return [int(entry.name) for entry in entries(self._folder) if _is_checkpoint(entry)]
+
+    def _of_step(self, step: int) -> Path:
+        return self._folder / f"{step:08d}"
 
     def tidy(self) -> None:
         """Removes incomplete checkpoints of killed processes, and names foreign files."""
@@ -86,29 +85,18 @@ class Checkpoints:
             if entry.name.startswith(WRITING):
                 shutil.rmtree(entry, ignore_errors=True)
                 self._say(f"checkpoints: removed {entry.name}, left by a process that was killed")
-            elif entry.name.startswith(DAMAGED):
-                continue
-            elif _looks_like_step(entry) and not _is_checkpoint(entry):
+            elif _is_step(entry.name) and not _is_checkpoint(entry):
                 self._set_aside(entry, "it has no manifest.json")
-            elif not _is_checkpoint(entry):
-                self._say(f"checkpoints: ignored {entry.name}, which is no checkpoint")
+            elif not _is_step(entry.name) and not entry.name.startswith(DAMAGED):
+                self._say(f"checkpoints: ignored {entry.name}, which is not a checkpoint")
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Writes a checkpoint, then removes those beyond `keep`.
-
-        Args:
-          step: Number of updates so far.
-          state: Tree of arrays; each of several processes has a part.
-          extra: Plain data for JSON.
-        Raises:
-          SaveFailed: The disk refused, or a leaf is not finite; nothing incomplete is left and
-            earlier checkpoints are intact.
-        """
+        """Writes a checkpoint as begin_save and settle do."""
         self.begin_save(step, state, extra)
         self.settle()
 
     def begin_save(self, step: int, state: Any, extra: dict) -> None:
-        """Copies a state and writes it in the background as `save` does; see `settle`.
+        """Copies a state and writes it in the background; `settle` waits for it.
 
         One checkpoint is written at a time. Several processes write their parts; they agree on
         whether all succeeded.
@@ -118,10 +106,11 @@ class Checkpoints:
           state: Tree of arrays, which may be donated once this returns.
           extra: Plain data for JSON.
         Raises:
-          SaveFailed: This save cannot begin, or the previous one failed.
+          SaveFailed: The disk refused or a leaf is not finite, now or in the previous save. Nothing
+            incomplete is left, and earlier checkpoints are intact.
         """
         self.settle()
-        final = self._folder / f"{step:08d}"
+        final = self._of_step(step)
         if agreed(_is_checkpoint(final)):
             return  # the same step of the same run: the same bits
         _refuse_non_finite(step, state)
@@ -142,7 +131,25 @@ class Checkpoints:
                     barriers.pass_the_rest()
                 raise
 
-        def write_arrays() -> None:
+        def do(work: Callable[[], Any], by_all: bool = False) -> None:
+            failed: Exception | None = None
+            try:
+                if by_all:
+                    together(work)
+                elif is_first():
+                    work()
+            except ImportError:
+                raise
+            except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+                failed = error
+            has_failed = failed is not None
+            if has_failed if barriers is None else barriers.any(has_failed):
+                # If any process failed, all of them abort.
+                if is_first():
+                    shutil.rmtree(writing, ignore_errors=True)
+                raise SaveFailed(_why_not_saved(self._folder, step, size, failed)) from failed
+
+        def wait_for_arrays() -> None:
             with orbax:
                 orbax.wait_until_finished()
 
@@ -157,51 +164,48 @@ class Checkpoints:
             _write_manifest(writing / "manifest.json", manifest)
             _sync(writing)
             os.rename(writing, final)
-            _sync_folder(self._folder)
-
-        def do(work: Callable[[], Any], is_of_all: bool) -> None:
-            failed: Exception | None = None
-            try:
-                if is_of_all or is_first():
-                    work()
-            except ImportError:
-                raise
-            except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
-                failed = error
-            any_failed = (
-                failed is not None if barriers is None else barriers.any(failed is not None)
-            )
-            if any_failed:  # none goes on where another could not
-                if is_first():
-                    shutil.rmtree(writing, ignore_errors=True)
-                raise SaveFailed(_why_not_saved(self._folder, step, size, failed)) from failed
+            _sync_one(self._folder)
 
         def finish() -> None:
-            do(functools.partial(together, write_arrays), True)
-            do(complete, False)
+            do(wait_for_arrays, by_all=True)
+            do(complete)
 
-        do(functools.partial(writing.mkdir, parents=True), False)
-        # Each process its parts. On a CPU orbax reads them where they are: what is donated then is
-        # copied by jax.
-        do(functools.partial(together, lambda: orbax.save(writing / "state", state)), True)
+        do(lambda: writing.mkdir(parents=True))
+        # On a CPU orbax reads the arrays in place; if they are donated meanwhile, jax copies them.
+        do(lambda: orbax.save(writing / "state", state), by_all=True)
         thread = ThreadPoolExecutor(1, "checkpoint")
         self._being_written = thread.submit(finish)
         thread.shutdown(wait=False)
 
     def settle(self) -> None:
-        """Waits until the background write is complete.
+        """Waits for the background write, then removes checkpoints beyond `keep`.
 
         Raises:
-          SaveFailed: See save.
+          SaveFailed: See begin_save.
         """
         if self._being_written is None:
             return
         try:
             self._being_written.result()
-        finally:  # it goes on where the wait for it was interrupted
+        finally:  # if the wait was interrupted, the write goes on
             if self._being_written.done():
                 self._being_written = None
         self._remove_old()
+
+    def try_to_save(self, step: int, state: Any, extra: dict, must: bool) -> None:
+        """Calls begin_save, and settle if `must`; a failure is reported and kept in `unsaved`."""
+        self._try(self.settle)  # reports why the previous one could not be written
+        self.unsaved = None
+        self._try(lambda: self.begin_save(step, state, extra))
+        if must:
+            self._try(self.settle)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except SaveFailed as error:
+            self.unsaved = error
+            self._say(f"NOT SAVED: {error}")
 
     @contextlib.contextmanager
     def settled(self) -> Generator[None]:
@@ -209,10 +213,7 @@ class Checkpoints:
         try:
             yield
         finally:
-            try:
-                self.settle()
-            except SaveFailed as error:
-                self._say(f"NOT SAVED: {error}")
+            self._try(self.settle)
 
     def restore(self, template: Any, read_only: bool = False) -> Restored | None:
         """Returns the newest intact checkpoint, or None if there never was one.
@@ -228,14 +229,18 @@ class Checkpoints:
             read or does not fit the template.
         """
         found = self.newest_whole(read_only) if is_first() else None
-        whole = agreed(_NONE if found is None else found)
-        if whole != _NONE:
-            return self._read(self._folder / f"{whole:08d}", template)
-        damaged = [e for e in entries(self._folder) if e.name.startswith(DAMAGED)]
-        damaged += [self._folder / f"{step:08d}" for step in self.steps()]
-        if damaged:
+        step = agreed(-1 if found is None else found)
+        if step >= 0:
+            path = self._of_step(step)
+            manifest = _read_manifest(inside(path, "manifest.json"))
+            _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
+            with _checkpointer() as orbax:
+                state = orbax.restore(inside(path, "state"), jax.tree.map(_placed, template))
+            return Restored(manifest["step"], state, manifest["extra"])
+        damaged = [entry for entry in entries(self._folder) if entry.name.startswith(DAMAGED)]
+        if count := len(damaged) + len(self.steps()):
             raise InvalidInput(
-                f"{self._folder}: no checkpoint is whole, {len(damaged)} are damaged\n"
+                f"{self._folder}: no checkpoint is whole, {count} are damaged\n"
                 "put a whole one back, or remove the folder to train again from the start"
             )
         return None
@@ -243,7 +248,7 @@ class Checkpoints:
     def newest_whole(self, read_only: bool = True) -> int | None:
         """Returns the step of the newest intact checkpoint, or None."""
         for step in reversed(self.steps()):
-            path = self._folder / f"{step:08d}"
+            path = self._of_step(step)
             damage = damage_of(path)
             if damage is None:
                 return step
@@ -253,14 +258,6 @@ class Checkpoints:
                 self._set_aside(path, damage)
         return None
 
-    def _read(self, path: Path, template: Any) -> Restored:
-        manifest = _read_manifest(inside(path, "manifest.json"))
-        _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
-        target = jax.tree.map(_placed, template)
-        with _checkpointer() as orbax:
-            state = orbax.restore(inside(path, "state"), target)
-        return Restored(manifest["step"], state, manifest["extra"])
-
     def _set_aside(self, path: Path, why: str) -> None:
         aside = path.with_name(DAMAGED + path.name)
         shutil.rmtree(aside, ignore_errors=True)
@@ -269,7 +266,7 @@ class Checkpoints:
 
     def _remove_old(self) -> None:
         for step in self.steps()[: -self._keep] if is_first() else ():
-            old = self._folder / f"{step:08d}"
+            old = self._of_step(step)
             doomed = self._folder / f"{WRITING}old-{old.name}"
             try:
                 os.rename(old, doomed)  # gone at once; a kill below leaves no half checkpoint
@@ -278,61 +275,9 @@ class Checkpoints:
                 self._say(f"checkpoints: could not remove {old.name}: {error}")
 
 
-class Saving:
-    """Writes checkpoints in the background, and reports why one is missing.
-
-    Attributes:
-      checkpoints: Checkpoints of the run.
-      unsaved: Why the newest state is not on disk, or None.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        count: int,
-        warn: Callable[[str], None],
-        waits: bool = False,
-    ) -> None:
-        """Does not access the disk yet.
-
-        Args:
-          folder: Folder of the checkpoints.
-          count: Number of newest checkpoints to keep.
-          warn: Receives a line about each failure.
-          waits: Whether to wait for every checkpoint.
-        """
-        self.checkpoints = Checkpoints(folder, count, warn)
-        self.unsaved: SaveFailed | None = None
-        self._warn, self._waits = warn, waits
-
-    def save(self, step: int, state: Any, extra: dict, must: bool) -> None:
-        """Begins to write a checkpoint, and waits for it if `must`.
-
-        Args:
-          step: Number of updates so far.
-          state: Tree of arrays, which may be donated once this returns.
-          extra: Plain data for JSON.
-          must: Whether to wait until it is written.
-        """
-        self._try(self.checkpoints.settle)  # says why the one before could not be written
-        self.unsaved = None
-        self._try(lambda: self.checkpoints.begin_save(step, state, extra))
-        if must or self._waits:
-            self._try(self.checkpoints.settle)
-
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except SaveFailed as error:
-            self.unsaved = error
-            self._warn(f"NOT SAVED: {error}")
-
-
 def damage_of(path: Path) -> str | None:
     """Returns the damage of a checkpoint's files, or None; reads every byte.
 
-    Args:
-      path: Folder of the checkpoint.
     Raises:
       InvalidInput: The files cannot be read, or were written by another version; they may be
         intact.
@@ -365,29 +310,16 @@ def _checkpointer(barriers: Callable | None = None) -> Any:
     return ocp.StandardCheckpointer(async_options=ocp.AsyncOptions(barrier_sync_fn=barriers))
 
 
-def _looks_like_step(entry: Path) -> bool:
-    return entry.name.isdigit() and len(entry.name) == 8
+def _is_step(name: str) -> bool:
+    return name.isdigit() and len(name) == 8
 
 
 def _is_checkpoint(entry: Path) -> bool:
-    return _looks_like_step(entry) and (entry / "manifest.json").is_file()
+    return _is_step(entry.name) and (entry / "manifest.json").is_file()
 
 
 def _leaves(tree: Any) -> dict[str, list]:
     return {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in by_path(tree).items()}
-
-
-def _refuse_non_finite(step: int, state: Any) -> None:
-    for name, leaf in by_path(state).items():
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not _is_finite(leaf):
-            raise NonFiniteState(f"step {step}: {name} is not finite; the earlier checkpoints stay")
-
-
-def _is_finite(leaf: Any) -> bool:
-    """Returns whether all numbers of an array are finite, on all processes."""
-    if getattr(leaf, "is_fully_addressable", True):
-        return bool(np.isfinite(np.asarray(leaf)).all())
-    return bool(_all_finite(leaf))
 
 
 @jax.jit
@@ -395,31 +327,40 @@ def _all_finite(array: jax.Array) -> jax.Array:
     return jnp.isfinite(array).all()
 
 
+def _refuse_non_finite(step: int, state: Any) -> None:
+    for name, leaf in by_path(state).items():
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        is_here = getattr(leaf, "is_fully_addressable", True)
+        if not (np.isfinite(np.asarray(leaf)).all() if is_here else _all_finite(leaf)):
+            raise NonFiniteState(f"step {step}: {name} is not finite; the earlier checkpoints stay")
+
+
 def _refuse_other_leaves(path: Path, stored: dict, expected: dict) -> None:
-    """Raises InvalidInput for a checkpoint of another model, naming at most five differences."""
-    names = [name for name in [*expected, *stored] if stored.get(name) != expected.get(name)]
-    names = list(dict.fromkeys(names))
-    if not names:
-        return
+    """Raises InvalidInput for a checkpoint of a different model, naming up to five differences."""
+
+    def spelled(leaf: list | None) -> str:
+        return "nothing" if leaf is None else f"{tuple(leaf[0])} {leaf[1]}"
+
     lines = [
-        f"  {name}: stored {_spell(stored.get(name))}, expected {_spell(expected.get(name))}"
-        for name in names[:5]
+        f"  {name}: stored {spelled(stored.get(name))}, expected {spelled(expected.get(name))}"
+        for name in dict.fromkeys([*expected, *stored])
+        if stored.get(name) != expected.get(name)
     ]
-    more = f" ({len(names)} in all)" if len(names) > 5 else ""
-    raise InvalidInput(f"{path}: its arrays do not fit this model{more}:\n" + "\n".join(lines))
-
-
-def _spell(leaf: list | None) -> str:
-    return "nothing" if leaf is None else f"{tuple(leaf[0])} {leaf[1]}"
+    if lines:
+        more = f" ({len(lines)} in all)" if len(lines) > 5 else ""
+        raise InvalidInput(
+            "\n".join([f"{path}: its arrays do not fit this model{more}:", *lines[:5]])
+        )
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    return {str(file.relative_to(folder)): _sha256(file) for file in walk(folder)}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    hashes = {}
+    for path in walk(folder):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+        hashes[str(path.relative_to(folder))] = digest.hexdigest()
+    return hashes
 
 
 def _write_manifest(path: Path, manifest: dict) -> None:
@@ -443,17 +384,12 @@ def _read_manifest(path: Path) -> dict:
 
 
 def _sync(folder: Path) -> None:
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-        else:
-            _sync_folder(file)
-    _sync_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        _sync_one(path)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -462,8 +398,9 @@ def _sync_folder(folder: Path) -> None:
 
 def _why_not_saved(folder: Path, step: int, size: int, error: Exception | None) -> str:
     free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
-    reason = "another process could not write" if error is None else type(error).__name__
-    reason = str(error).splitlines()[0][:200] if error is not None and str(error) else reason
+    reason = "another process could not write"
+    if error is not None:
+        reason = str(error).split("\n")[0][:200] or type(error).__name__
     return (
         f"{folder}: the checkpoint of step {step} could not be written ({reason}); "
         f"it needs about {size:,} bytes, {free:,} are free; the earlier checkpoints stay"

@@ -35,6 +35,7 @@ from transformer_jax.runs.files import (
     refuse_foreign_files,
     refuse_version_1,
     replace,
+    write_json,
 )
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, surroundings
@@ -52,10 +53,10 @@ class Status(NamedTuple):
     """Content of STATUS.
 
     Attributes:
-      word: Running, done, failed or interrupted; missing without a file.
+      word: running, done, failed or interrupted; missing without a file.
       when: Time of writing, ISO 8601.
       step: Number of updates until then.
-      reason: Reason of a failure.
+      reason: Reason for a failure.
     """
 
     word: str = "missing"
@@ -82,7 +83,7 @@ class RunDirectory:
         """Creates no files yet."""
         self.path = Path(path)
         self.step = 0
-        self._runs = False  # whether this launch has written that it does
+        self._is_running = False  # whether this launch has written that it is
 
     def file(self, name: str) -> Path:
         """Returns the path of one of its files or folders, see files.inside."""
@@ -91,11 +92,7 @@ class RunDirectory:
     # ---- opening
 
     def refuse_other_config(self, config: ConfigDict) -> None:
-        """Raises InvalidInput unless the directory is new, empty, or of this config.
-
-        Raises:
-          InvalidInput: It contains a run with another config, or something else.
-        """
+        """Raises InvalidInput unless the directory is new, empty, or of this config."""
         if not os.path.lexists(self.path / "config.json"):
             was_begun = (self.path / ".lock").exists()
             allowed = _BEFORE_CONFIG + (("tokenizer.json",) if was_begun else ())
@@ -104,46 +101,27 @@ class RunDirectory:
         stored, may = self.config(), (*configs.CADENCE, *configs.PLACEMENT)
         if not any(map(configs.has_intervening_hooks, (stored, config))):
             may += ("hooks.",)
-        changed = configs.differences(stored, config, but=may)
-        if changed:
-            lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in changed.items()]
-            if len(lines) > 5:
-                lines[5:] = [f"  ... and {len(lines) - 5} more"]
+        if changed := configs.differences(stored, config, but=may):
             raise InvalidInput(
                 f"--workdir={self.path}: it holds a run with another config\n"
-                + "\n".join(lines)
-                + "\nchoose another --workdir, give the same config to resume, or --extend to go on"
+                + _listed(changed, "there", "now", 5)
+                + "choose another --workdir, give the same config to resume, or --extend to go on"
                 " with another one"
             )
 
     def refuse_foreign_checkpoint(self, step: int, extra: Mapping[str, Any]) -> None:
-        """Raises InvalidInput unless a checkpoint was saved by a run of this config.
-
-        Args:
-          step: Step of the checkpoint.
-          extra: Plain data saved with it.
-        Raises:
-          InvalidInput: config.json was edited, or the checkpoint is of another run.
-        """
+        """Raises InvalidInput unless a checkpoint was saved by a run of this config."""
         if "config" not in extra:
             return
         origin = f"{self.path}/checkpoints/{step:08d}"
-        saved, stored = (
-            configs.from_json(json.dumps(extra["config"]), origin, self.manifest().get("stated")),
-            self.config(),
-        )
+        keys = self.manifest().get("stated")
+        saved = configs.from_json(json.dumps(extra["config"]), origin, keys)
         may = (*configs.CADENCE, *configs.PLACEMENT, *configs.EXTENDABLE, "hooks.")
-        lines = [
-            f"  {key}: {old} when it was saved, {new} in config.json"
-            for key, (old, new) in configs.differences(saved, stored, but=may).items()
-        ]
-        if len(lines) > 4:
-            lines[4:] = [f"  ... and {len(lines) - 4} more"]
-        if lines:
+        if changed := configs.differences(saved, self.config(), but=may):
             raise InvalidInput(
                 f"{origin}: it belongs to another config than the run that it lies in\n"
-                + "\n".join(lines)
-                + "\nrestore what was copied or edited; another run's weights are taken by "
+                + _listed(changed, "when it was saved", "in config.json", 4)
+                + "restore what was copied or edited; another run's weights are taken by "
                 "initial.weights"
             )
 
@@ -159,7 +137,7 @@ class RunDirectory:
         except Interrupted:
             raise
         except BaseException as error:
-            if isinstance(error, InvalidInput) and not self._runs:
+            if isinstance(error, InvalidInput) and not self._is_running:
                 raise  # nothing began, so nothing failed
             with contextlib.suppress(OSError):
                 if not isinstance(error, Stop):
@@ -178,10 +156,9 @@ class RunDirectory:
     def locked(self, flag: str = "--workdir") -> Generator[None]:
         """Locks the directory against other processes; the system frees the lock of a dead process.
 
-        Args:
-          flag: Flag that named the directory, for messages.
         Raises:
-          InvalidInput: Another process is training here, or the folder is read-only.
+          InvalidInput: Another process is training here, or the folder, which `flag` named, is
+            read-only.
         """
         try:
             import fcntl  # only training locks, so that runs can be read where there is no fcntl
@@ -212,41 +189,42 @@ class RunDirectory:
     # ---- reading
 
     def config(self) -> ConfigDict:
-        """The stored config, checked against the current options; nothing it names is imported."""
+        """Returns the stored config, checked against the options; nothing it names is imported."""
         # A run of version 1 is refused as such by its manifest.
         keys = self.manifest().get("stated") if self.has_begun() else None
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
 
     def is_alone(self) -> bool:
-        """Returns whether measured times are its own, not those of runs computed with it."""
+        """Returns whether measured times are of this run alone."""
         return self.has_begun() and self.manifest().get("members", 1) == 1
 
     def manifest(self) -> dict:
-        """Reads manifest.json."""
-        manifest = parsed_object(self._text("manifest.json"), self.path / "manifest.json")
-        refuse_version_1(manifest, self.path / "manifest.json")
+        """Returns the content of manifest.json."""
+        path = self.path / "manifest.json"
+        manifest = parsed_object(self._text(path.name), path)
+        refuse_version_1(manifest, path)
         if not isinstance(manifest.get("data"), dict):
-            raise InvalidInput(f"{self.path / 'manifest.json'}: expected what identifies the data")
+            raise InvalidInput(f"{path}: expected an entry `data` that identifies the data")
         return manifest
 
     def evaluation(self) -> dict[str, Any]:
-        """The final scores of each split with their settings; {} before the end."""
-        if not self.file("evaluation.json").exists():
-            return {}
-        return parsed_object(self._text("evaluation.json"), self.path / "evaluation.json")
+        """Returns the final scores of each split with their settings; {} before the end."""
+        path = self.file("evaluation.json")
+        return parsed_object(self._text(path.name), path) if path.exists() else {}
 
     def has_scores(self) -> bool:
         """Returns whether the final scores exist and can be read."""
-        with contextlib.suppress(InvalidInput):
+        try:
             return bool(self.evaluation())
-        return False
+        except InvalidInput:
+            return False
 
     def status(self) -> str:
-        """The first word of STATUS; `missing` without one."""
+        """Returns the first word of STATUS; `missing` without one."""
         return self.read_status().word
 
     def read_status(self) -> Status:
-        """Reads STATUS."""
+        """Returns the content of STATUS."""
         path = self.file("STATUS")
         return parse_status(path.read_text("utf-8", "replace") if path.exists() else "")
 
@@ -257,25 +235,23 @@ class RunDirectory:
     def tokenizer(self, own: Any = None) -> Tokenizer | None:
         """Returns the run's tokenizer; None before its first launch, and without text.
 
-        Args:
-          own: User-defined class of the tokenizer, if the config names one.
+        `own` is the user-defined class that the config names, if any.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
         return load_tokenizer(self.file("tokenizer.json"), own)
 
     def sizes(self) -> dict[str, Any]:
-        """Sizes of the data that the model has to know, e.g. vocab_size."""
+        """Returns the sizes of the data that the model depends on, e.g. vocab_size."""
         sizes = self.manifest().get("sizes", {})
         return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
     def metrics(self) -> list[dict]:
-        """Rows of metrics.jsonl; incomplete lines are left out."""
+        """Returns the rows of metrics.jsonl; incomplete lines are left out."""
         path = self.file("metrics.jsonl")
-        if not path.exists():
-            return []
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         rows = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in text.splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 rows.append(json.loads(line))
         return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
@@ -284,7 +260,7 @@ class RunDirectory:
         try:
             return self.file(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = "no such folder" if not self.path.exists() else str(error)
+            why = str(error) if self.path.exists() else "no such folder"
             if (self.path / "study.json").exists():
                 why = "a study; its runs are its cells, see `runs ls`"
             others = self.path.parent.glob("*/config.json")
@@ -295,12 +271,12 @@ class RunDirectory:
 
     def write_status(self, word: str, reason: str = "") -> None:
         """Replaces STATUS; its time is the heartbeat of the run."""
-        self._runs |= word == "running"
+        self._is_running |= word == "running"
         self.write_text("STATUS", f"{word} {now()} step {self.step} {reason}".rstrip() + "\n")
 
     def write_json(self, name: str, value: Any) -> Path:
         """Replaces a JSON file."""
-        return self.write_text(name, json.dumps(value, indent=1) + "\n")
+        return write_json(self.path, name, value)
 
     def write_text(self, name: str, value: str) -> Path:
         """Replaces a text file."""
@@ -317,12 +293,12 @@ class RunDirectory:
           data: Facts that identify the data.
           facts: Further entries of the manifest.
         Returns:
-          Differences from the first launch: numerics, packages, device, git, mesh.
+          The entries that differ from the first launch: numerics, packages, device, git, mesh.
         Raises:
           InvalidInput: The data differs from the run's.
         """
-        around, difference = surroundings()
-        around = {**around, "mesh": config.mesh.to_dict()}
+        facts_of_code, difference = surroundings()
+        around = {**facts_of_code, "mesh": config.mesh.to_dict()}
         has_begun = self.has_begun()
         if has_begun:
             self.refuse_other_data(data)
@@ -343,46 +319,45 @@ class RunDirectory:
         self.write_json("manifest.json", manifest)
         return list(changed)
 
-    def refuse_other_data(self, now: dict) -> None:
+    def refuse_other_data(self, data: dict) -> None:
         """Raises InvalidInput if text, tokenizer or splits differ from the run's."""
-        stored, now = self.manifest()["data"], json.loads(json.dumps(now))
-        changed = [key for key in now if key != "source" and stored.get(key) != now[key]]
+        stored, data = self.manifest()["data"], json.loads(json.dumps(data))
+        changed = {
+            key: (stored.get(key), value)
+            for key, value in data.items()
+            if key != "source" and stored.get(key) != value
+        }
         if changed:
-            lines = [f"  {key}: {stored.get(key)} there, {now[key]} now" for key in changed]
             raise InvalidInput(
                 f"--workdir={self.path}: the data changed since this run began\n"
-                + "\n".join(lines)
-                + "\nrestore the data, or choose another --workdir"
+                + _listed(changed, "there", "now", len(changed))
+                + "restore the data, or choose another --workdir"
             )
 
-    def refuse_other_start(self, now: dict[str, str]) -> None:
-        """Raises InvalidInput if a run that must start again would start from other files.
-
-        Args:
-          now: Hashes of the files with initial weights.
-        """
+    def refuse_other_start(self, hashes: Mapping[str, str]) -> None:
+        """Raises InvalidInput if a run would restart from different weights, given by hashes."""
         stored = self.manifest()["initial"]
-        changed = [option for option in now if stored.get(option) != now[option]]
-        if changed:
-            raise InvalidInput(
-                f"--workdir={self.path}: initial.{changed[0]} holds other weights than when this "
-                "run began; choose another --workdir"
-            )
+        for option, digest in hashes.items():
+            if stored.get(option) != digest:
+                raise InvalidInput(
+                    f"--workdir={self.path}: initial.{option} holds other weights than when this "
+                    "run began; choose another --workdir"
+                )
 
     def refuse_other_numerics(self, goes_on: bool = False) -> None:
-        """Raises InvalidInput if a run would continue with code that computes other bits.
+        """Raises InvalidInput if a run would continue with code that computes different bits.
 
-        Args:
-          goes_on: Whether to check a finished run too.
+        A finished run is checked only if it `goes_on`.
         """
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return
         manifest = self.manifest()
-        versions = [manifest["numerics"]]
-        versions += [launch["numerics"] for launch in manifest["launches"] if "numerics" in launch]
-        if versions[-1] != NUMERICS:
+        version = manifest["numerics"]
+        for launch in manifest["launches"]:
+            version = launch.get("numerics", version)
+        if version != NUMERICS:
             raise InvalidInput(
-                f"--workdir={self.path}: it has version {versions[-1]} of the numerics, this code "
+                f"--workdir={self.path}: it has version {version} of the numerics, this code "
                 f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"
                 "to go on all the same give --across_numerics; manifest.json names the old code"
             )
@@ -396,7 +371,7 @@ class RunDirectory:
     def append_metrics(self, rows: list[dict]) -> None:
         """Adds rows to metrics.jsonl."""
         with self.file("metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.write(_lines(rows))
 
     def drop_scores(self) -> None:
         """Removes final scores that training will outdate."""
@@ -406,7 +381,19 @@ class RunDirectory:
     def cut_metrics(self, step: int) -> None:
         """Drops rows after a step and an incomplete last line, so a resumed run has no zigzag."""
         rows = [row for row in self.metrics() if row["step"] <= step]
-        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        self.write_text("metrics.jsonl", _lines(rows))
+
+
+def _lines(rows: list[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _listed(changed: Mapping[str, tuple[Any, Any]], before: str, after: str, most: int) -> str:
+    """Returns a line for each change, at most `most` of them."""
+    lines = [f"  {key}: {old} {before}, {new} {after}\n" for key, (old, new) in changed.items()]
+    if len(lines) > most:
+        lines[most:] = [f"  ... and {len(lines) - most} more\n"]
+    return "".join(lines)
 
 
 def now() -> str:

@@ -18,7 +18,7 @@ from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-WRITING, DAMAGED = ".writing-", "damaged-"  # how names of checkpoints begin that are none
+WRITING, DAMAGED = ".writing-", "damaged-"  # prefixes of incomplete and damaged checkpoints
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -34,7 +34,7 @@ def inside(folder: Path, name: str) -> Path:
     path = folder
     for part in name.split("/"):
         if part in ("", ".", "..") or Path(part).name != part or not part.isprintable():
-            raise InvalidInput(f"{folder}: {name!r} is no name of a file in it")
+            raise InvalidInput(f"{folder}: {name!r} is not the name of a file in it")
         path = path / part
         _refuse_links(path)
     return path
@@ -60,10 +60,7 @@ def walk(folder: Path) -> list[Path]:
     Raises:
       InvalidInput: An entry is a link, a pipe or the like.
     """
-    files = []
-    for path in entries(folder):
-        files += walk(path) if path.is_dir() else [path]
-    return files
+    return [file for path in entries(folder) for file in (walk(path) if path.is_dir() else [path])]
 
 
 def _refuse_links(path: Path) -> None:
@@ -74,9 +71,8 @@ def _refuse_links(path: Path) -> None:
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}") from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        what = (
-            f"a link to {os.readlink(path)!r}" if stat.S_ISLNK(mode) else "neither file nor folder"
-        )
+        is_link = stat.S_ISLNK(mode)
+        what = f"a link to {os.readlink(path)!r}" if is_link else "neither file nor folder"
         raise InvalidInput(
             f"{path}: it is {what}, and what belongs to a run or a study lies in its own folder\n"
             "remove it, or put a copy of the file there"
@@ -87,21 +83,20 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
     """Raises InvalidInput if a folder for a new run or study contains other files.
 
     Args:
-      folder: The folder; may be missing.
-      flag: Flag that named it.
-      what: Kind of what begins there, for the message.
-      allowed: Names that may exist; names that begin with a dot may too.
+      folder: The folder, which may be missing.
+      flag: Flag that named the folder.
+      what: Kind of the new content, for the message.
+      allowed: Names that may exist, besides those that begin with a dot.
     """
     try:
-        names = [entry.name for entry in folder.iterdir()]
+        names = os.listdir(folder)
     except FileNotFoundError:
         return
-    except NotADirectoryError as error:
-        raise InvalidInput(f"{flag}={folder}: there is a file of that name") from error
     except OSError as error:
-        raise InvalidInput(f"{flag}={folder}: {error.strerror}") from error
-    foreign = [name for name in names if name not in allowed and not name.startswith(".")]
-    if foreign:
+        is_file = isinstance(error, NotADirectoryError)
+        why = "there is a file of that name" if is_file else error.strerror
+        raise InvalidInput(f"{flag}={folder}: {why}") from error
+    if foreign := [name for name in names if name not in allowed and not name.startswith(".")]:
         raise InvalidInput(
             f"{flag}={folder}: the folder holds files but no {what} ({min(foreign)}); choose a new "
             "or an empty one"
@@ -109,12 +104,7 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
 
 
 def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
-    """Raises InvalidInput if a run or a study was written by version 1.
-
-    Args:
-      record: Content of manifest.json or study.json; version 1 wrote no `version`.
-      path: Path of the file.
-    """
+    """Raises InvalidInput if a manifest.json or study.json is of version 1, without `version`."""
     if "version" not in record:
         raise InvalidInput(
             f"{path}: written by transformer_jax 0.1, which version {__version__} does not read"
@@ -122,9 +112,9 @@ def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
 
 
 def as_plain(value: Any) -> Any:
-    """Returns a value with named tuples as dicts and not-a-number as None, for JSON."""
+    """Returns a value with tuples and dataclasses as JSON has them, and non-finite ones as None."""
     if hasattr(value, "_asdict"):
-        return {key: as_plain(inner) for key, inner in value._asdict().items()}
+        return as_plain(value._asdict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_plain(dataclasses.asdict(value))
     if isinstance(value, Mapping):
@@ -137,11 +127,7 @@ def as_plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the content of a JSON file.
-
-    Raises:
-      InvalidInput: It is damaged.
-    """
+    """Returns the content of a JSON file; raises InvalidInput if it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -150,11 +136,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parsed_object(text: str, path: Path) -> dict[str, Any]:
-    """Parses the text of a JSON file.
-
-    Raises:
-      InvalidInput: It is not a JSON object; the message names the file.
-    """
+    """Parses the text of a JSON file; raises InvalidInput if it is not a JSON object."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -165,7 +147,7 @@ def parsed_object(text: str, path: Path) -> dict[str, Any]:
 
 
 def write_json(folder: Path, name: str, value: Any) -> Path:
-    """Writes a JSON file of a folder completely or not at all, see replace."""
+    """Writes a JSON file as `replace` does."""
     return replace(folder, name, json.dumps(value, indent=1) + "\n")
 
 
@@ -174,10 +156,8 @@ def replace(folder: Path, name: str, text: str) -> Path:
 
     Args:
       folder: Folder of the run or the study.
-      name: See inside.
+      name: See inside, also for errors.
       text: The whole content.
-    Raises:
-      InvalidInput: See inside.
     """
     path = inside(folder, name)
     temporary = path.with_name(f".{path.name}-{os.getpid()}")

@@ -22,12 +22,9 @@ _UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|pa
 
 
 class Garbage(NamedTuple):
-    """A file or folder that can be deleted.
+    """A file or folder that can be deleted, with the reason and the size in bytes.
 
     Attributes:
-      path: A file or a folder.
-      why: Reason.
-      size: Size in bytes.
       run: Its run; nothing is deleted while a process trains there.
     """
 
@@ -57,7 +54,7 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
         if checkpoints and is_cell and state == "done":
             folder = run / "checkpoints"
             pieces = [garbage for garbage in pieces if garbage.path.parent != folder]
-            pieces += _of_folder(folder, "checkpoints of a cell that is done", run)
+            pieces += _piece(folder, "checkpoints of a cell that is done", run)
     return pieces
 
 
@@ -81,25 +78,22 @@ def _left_over(run: Path) -> Iterator[Garbage]:
     try:
         own = entries(run)
         states = entries(run / "checkpoints")
-    except InvalidInput:  # somebody's links: whoever opens the run is told
+    except InvalidInput:  # it contains links, which are reported when the run is opened
         return
     for path in own:
         if _UNFINISHED.fullmatch(path.name):
-            yield from _of_folder(path, "left by a process that was killed", run)
+            yield from _piece(path, "left by a process that was killed", run)
     for path in states:
         if path.name.startswith(WRITING):
-            yield from _of_folder(path, "left by a process that was killed while it saved", run)
+            yield from _piece(path, "left by a process that was killed while it saved", run)
         elif path.name.lstrip(".").startswith(DAMAGED):
-            yield from _of_folder(path, "a damaged checkpoint", run)
+            yield from _piece(path, "a damaged checkpoint", run)
 
 
-def _of_folder(path: Path, why: str, run: Path) -> list[Garbage]:
-    """Returns a folder with its content, or a file; [] if it is missing or contains a link."""
-    if path.is_symlink():
-        return []
-    try:
+def _piece(path: Path, why: str, run: Path) -> list[Garbage]:
+    """Returns a file, or a folder with its content; [] if it is missing or contains a link."""
+    with contextlib.suppress(InvalidInput, OSError):
         files = walk(path) if path.is_dir() else [path]
-        size = sum(file.stat().st_size for file in files)
-    except (InvalidInput, OSError):
-        return []
-    return [Garbage(path, why, size, run)] if files else []
+        if files and not path.is_symlink():
+            return [Garbage(path, why, sum(file.stat().st_size for file in files), run)]
+    return []

@@ -8,7 +8,7 @@ from typing import Any
 from transformer_jax.errors import Stop
 
 _SAID = b"\nstopping: what runs now is finished and saved; Ctrl-C once more ends at once\n"
-_BEFORE_THE_LIMIT = getattr(signal, "SIGUSR2", None)  # which Windows has not
+_BEFORE_THE_LIMIT = getattr(signal, "SIGUSR2", None)  # Windows lacks it
 
 
 class Interrupted(Stop):
@@ -39,17 +39,14 @@ class StopSignal:
         self._agrees = agrees
 
     def agree(self) -> None:
-        """Shares signals between the processes of a run: a signal to one is a signal to all.
-
-        Between two calls none of them acts on one, or they would not end together.
-        """
+        """Shares signals between the processes of a run, which so act on them together."""
         from transformer_jax.processes import largest
 
         if self._agrees:
             self.signal = largest(self._came or 0) or None
 
     def end(self, message: str) -> None:
-        """Raises Interrupted, with what is told, if a signal came."""
+        """Raises Interrupted with this message if a signal was received."""
         if self.signal is not None:
             raise Interrupted(self.signal, message)
 

@@ -1,4 +1,4 @@
-"""Runs found again: every run below a folder, filtered, without reading more than is asked for."""
+"""Listing of the runs below a folder, with filters; of each run only what is needed is read."""
 
 import contextlib
 import datetime
@@ -7,7 +7,7 @@ import operator
 import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ CELLS = "cells"  # the folder of what studies share
 _NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
 _PARTS = re.compile(r"[./]")  # of a key
-_NAMED = 4  # keys that a short one may mean
 _READ_OF_METRICS = 1 << 16  # bytes from the end
 _STALE = 600.0  # seconds without a heartbeat after which a running run is taken for dead
 
@@ -38,25 +37,18 @@ def find_runs(root: Path) -> Iterator[Path]:
     """Yields every run directory below a folder, without looking inside runs."""
     if not root.is_dir():
         raise InvalidInput(f"--root={root}: no such folder")
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                runs = list(entries)
-        except OSError as error:  # of another user, or gone meanwhile
-            if folder == root:
-                raise InvalidInput(f"--root={root}: {error.strerror}") from error
+
+    def refuse(error: OSError) -> None:  # except below: of another user, or gone meanwhile
+        if error.filename == str(root):
+            raise InvalidInput(f"--root={root}: {error.strerror}") from error
+
+    for folder, below, files in os.walk(root, onerror=refuse):
+        if "config.json" not in files:
+            below[:] = [name for name in below if name not in _NO_RUN_INSIDE]
             continue
-        if any(entry.name == "config.json" for entry in runs):
-            if not any(entry.name.endswith(".safetensors") for entry in runs):  # an exported one
-                yield folder
-            continue
-        waiting += [
-            Path(entry.path)
-            for entry in runs
-            if entry.is_dir(follow_symlinks=False) and entry.name not in _NO_RUN_INSIDE
-        ]
+        below.clear()
+        if not any(name.endswith(".safetensors") for name in files):  # an exported model
+            yield Path(folder)
 
 
 def studies_in(root: Path) -> list[Path]:
@@ -91,14 +83,13 @@ def _is_gone(path: Path) -> bool:
     Containers that share a name and a folder, and do not see each other's processes, look dead.
     """
     lock = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
-    if not lock or lock[2] != socket.gethostname():
-        return False
     try:
-        os.kill(int(lock[1]), 0)
+        if lock and lock[2] == socket.gethostname():
+            os.kill(int(lock[1]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # another user's
-        return False
+    except (OSError, OverflowError):  # a process of another user
+        pass
     return False
 
 
@@ -126,10 +117,7 @@ def _json(run: Path, name: str) -> dict[str, Any]:
 
 
 def _newest_metrics(run: Path) -> dict[str, Any]:
-    """The newest value of each metric, of the file's end: long runs cost as short ones do.
-
-    Evaluations are rarer than rows, so more is read until there is one.
-    """
+    """Returns the newest value of each metric, from the end of the file until an evaluation."""
     size = _READ_OF_METRICS
     while True:
         try:
@@ -152,19 +140,18 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
 
 
 def without_test(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row without scores of the test split: those are of an end, and a run may go on."""
+    """Returns a row without scores of the test split, which a run that goes on outdates."""
     return {key: value for key, value in row.items() if not key.startswith("test/")}
 
 
 # ---------------------------------------------------------------- filters
 
 
-def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
+def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
     """Parses KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
 
-    A key may be given by its last part if that is unambiguous. A run without the key does
-    not pass.
-
+    Returns:
+      The key, and a function that tests a value of it.
     Raises:
       InvalidInput: There is no operator, or no number after an order operator.
     """
@@ -174,27 +161,23 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
             f"{text}: expected a filter: KEY=VALUE, KEY!=VALUE, KEY<NUMBER, KEY>NUMBER, ..."
         )
     key, sign, wanted = match[1].strip(), match[2], match[3].strip()
-    compare = _OPERATORS[sign]
-    if sign not in ("=", "!=") and not reads_as_number(wanted):
+    compare, is_order = _OPERATORS[sign], sign not in ("=", "!=")
+    if is_order and not reads_as_number(wanted):
         raise InvalidInput(f"{text}: expected a number behind {sign}, got {wanted!r}")
 
-    def passes(facts: dict[str, Any]) -> bool:
-        name = next(iter(_meant_by(key, facts)), None)
-        value = facts.get(name) if name else None
+    def passes(value: Any) -> bool:
         if value is None:
-            if name is None or sign not in ("=", "!="):
-                return False
-            return (wanted == "None") == (sign == "=")
+            return not is_order and compare("None", wanted)
         try:
             return compare(float(value), float(wanted))
         except (TypeError, ValueError):
-            if sign not in ("=", "!="):
+            if is_order:
                 return False
         if isinstance(value, list | tuple):
             return compare(",".join(map(str, value)), wanted.strip("()[], ").replace(" ", ""))
         return compare(str(value), wanted.capitalize() if isinstance(value, bool) else wanted)
 
-    return passes
+    return key, passes
 
 
 def reads_as_number(text: str) -> bool:
@@ -206,37 +189,39 @@ def reads_as_number(text: str) -> bool:
     return True
 
 
-def _meant_by(key: str, names: Iterable[str]) -> list[str]:
-    """Returns the key itself, or the least nested keys that end with it."""
+def _full_key(key: str, names: Collection[str], text: str) -> str:
+    """Returns the key itself, or the least nested key that ends with it.
+
+    Raises:
+      InvalidInput: There is none, or several; `text` is where the key was given.
+    """
     if key in names:
-        return [key]
-    depth = {
+        return key
+    depths = {
         name: len(_PARTS.split(name)) for name in names if name.endswith((f".{key}", f"/{key}"))
     }
-    return [name for name in depth if depth[name] == min(depth.values())]
-
-
-def _one_meant_by(key: str, names: Collection[str], text: str) -> str:
-    meant = _meant_by(key, names)
-    if not meant:
+    if not depths:
         short = {_PARTS.split(name)[-1] for name in names}
         raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*names, *short])}")
+    meant = [name for name, depth in depths.items() if depth == min(depths.values())]
     if len(meant) > 1:
-        raise InvalidInput(f"{text}: {key} is ambiguous; use one of {', '.join(meant[:_NAMED])}")
+        raise InvalidInput(f"{text}: {key} is ambiguous; use one of {', '.join(meant[:4])}")
     return meant[0]
 
 
 def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
     """Returns the full keys of comma-separated columns; errors as in `filtered`."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    asked = [key for key in columns.split(",") if key]
-    return [_one_meant_by(key, keys, f"--columns={columns}") if rows else key for key in asked]
+    names = dict.fromkeys(key for row in rows for key in row)
+    keys = [key for key in columns.split(",") if key]
+    return [_full_key(key, names, f"--columns={columns}") for key in keys] if rows else keys
 
 
 def filtered(
     rows: Sequence[dict[str, Any]], filters: Sequence[str], sort: str | None = None
 ) -> list[dict[str, Any]]:
     """Returns the runs that pass all filters.
+
+    A key may be given by its last part if that is unambiguous. A run without the key does not pass.
 
     Args:
       rows: Facts of every run.
@@ -245,21 +230,22 @@ def filtered(
     Raises:
       InvalidInput: No run has the key, or it is ambiguous.
     """
-    tests = [parse_filter(text) for text in filters]
-    columns_there = dict.fromkeys(name for facts in rows for name in facts)
-    for text in filters if rows else ():
-        _one_meant_by(re.split(r"<=|>=|!=|<|>|=", text)[0].strip(), columns_there, text)
-    passing = [facts for facts in rows if all(test(facts) for test in tests)]
-    key = (sort or "run").removeprefix("-")
-    if rows:
-        key = _one_meant_by(key, columns_there, f"--sort={sort}")
+    tests = [(text, *parse_filter(text)) for text in filters]
+    if not rows:
+        return []
+    names = dict.fromkeys(name for facts in rows for name in facts)
+    passing = list(rows)
+    for text, key, passes in tests:
+        name = _full_key(key, names, text)
+        passing = [facts for facts in passing if name in facts and passes(facts[name])]
+    key = _full_key((sort or "run").removeprefix("-"), names, f"--sort={sort}")
     have, lack = [], []
     for facts in passing:
         value = facts.get(key)
         (lack if value is None or value != value else have).append(facts)  # nan has no place
-    mixed = len({isinstance(facts[key], str) for facts in have}) > 1
+    is_mixed = len({isinstance(facts[key], str) for facts in have}) > 1
     have.sort(
-        key=lambda facts: str(facts[key]) if mixed else facts[key],
+        key=lambda facts: str(facts[key]) if is_mixed else facts[key],
         reverse=bool(sort) and sort.startswith("-"),
     )
     return have + lack
@@ -270,23 +256,12 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Options of the model and the data come first; those that only some runs have come last.
     """
-    keys = {key for row in rows for key in row}
-    scores = [
-        key
-        for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy", "test/bleu")
-        if key in keys
-    ]
     seen: dict[str, Any] = {}
     differing: dict[str, None] = {}
     for row in rows:
         for key, value in row.items():
             if seen.setdefault(key, value) != value:
                 differing[key] = None
-    shown = [
-        key
-        for key in differing
-        if key not in _ALWAYS and "/" not in key and not key.startswith(CADENCE)
-    ]
     first = ("model", "data", "optimizer", "schedule", "training")
 
     def rank(key: str) -> tuple[bool, int, int]:
@@ -294,5 +269,10 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         is_partial = any(key not in row for row in rows)
         return is_partial, name.count("."), (*first, section).index(section)
 
-    shown.sort(key=rank)
-    return [*_ALWAYS, *shown[:8], *scores]
+    options = [
+        key
+        for key in differing
+        if key not in _ALWAYS and "/" not in key and not key.startswith(CADENCE)
+    ]
+    scores = ("train/loss", "eval/loss", "test/loss", "test/accuracy", "test/bleu")
+    return [*_ALWAYS, *sorted(options, key=rank)[:8], *(key for key in scores if key in seen)]

@@ -6,13 +6,7 @@ from typing import Any
 
 
 def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a title and a table as HTML; their content is escaped.
-
-    Args:
-      title: Title; its line breaks are kept.
-      heads: Headers of the columns.
-      rows: One value per column.
-    """
+    """Returns a title, whose line breaks are kept, and a table as HTML; all text is escaped."""
     lines = "<br>".join(map(escaped, title.splitlines()))
     head = "".join(f"<th>{escaped(name)}</th>" for name in heads)
     body = "".join(

@@ -1,7 +1,8 @@
-"""Loss curves and attention as pictures."""
+"""Loss curves and attention as pictures; the suffix of a path chooses the format."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,10 @@ _MARKERS = "os^Dv*XP"
 
 
 def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
-    """Draws the training, validation and test loss of one run over its updates.
+    """Draws the loss curves of rows of metrics.jsonl.
 
-    Args:
-      rows: Rows of metrics.jsonl.
-      path: Path of the PNG file.
     Returns:
-      The path, or the reason why there is no picture.
+      The path, or the reason if there is no picture.
     """
     try:
         loss_figure(rows).savefig(path, dpi=150)
@@ -32,13 +30,8 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
 
 
 def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Returns the training, validation and test loss over the updates as a matplotlib figure.
-
-    Args:
-      rows: Rows of metrics.jsonl.
-    """
-    curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
-    return _figure(curves, "loss (nats)")
+    """Returns the loss curves of rows of metrics.jsonl as a matplotlib figure."""
+    return _figure([(rows, key, style) for key, style in _CURVES.items()], "loss (nats)")
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:
@@ -47,13 +40,11 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
     Args:
       runs: Name -> rows of metrics.jsonl.
       metric: A key of those rows.
-      path: Path of the picture; its suffix chooses the format.
-    Returns:
-      The path.
+      path: Path of the picture, which is returned.
     """
     curves = [
-        (_points(rows, metric), {"label": name, "marker": _MARKERS[index % len(_MARKERS)]})
-        for index, (name, rows) in enumerate(runs.items())
+        (rows, metric, {"label": name, "marker": marker})
+        for marker, (name, rows) in zip(itertools.cycle(_MARKERS), runs.items(), strict=False)
     ]
     _figure(curves, metric).savefig(path, dpi=150)
     return path
@@ -64,9 +55,7 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
 
     Args:
       maps: Path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
-      path: Path of the picture; its suffix chooses the format.
-    Returns:
-      The path.
+      path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights, _, _ in maps.values())
     size = 1.2 + 0.16 * max(max(weights.shape[1:]) for weights, _, _ in maps.values())
@@ -101,9 +90,7 @@ def draw_attention_over_image(
         token if there is one.
       image: [height, width, channels].
       has_class_token: Whether the first position is a class token.
-      path: Path of the picture; its suffix chooses the format.
-    Returns:
-      The path.
+      path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights in maps.values())
     figure, panels = _panels(len(maps), most + 1, 1.6)
@@ -133,17 +120,13 @@ def _panels(rows: int, columns: int, size: float) -> tuple[Any, Any]:
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
-    return [(row["step"], row[key]) for row in rows if key in row]
-
-
-def _figure(curves: list[tuple[list, dict]], ylabel: str) -> Any:
+def _figure(curves: Iterable[tuple[Sequence[Mapping], str, dict]], ylabel: str) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for points, style in curves:
-        if points:
+    for rows, key, style in curves:
+        if points := [(row["step"], row[key]) for row in rows if key in row]:
             axes.plot(*zip(*points, strict=True), **style)
     axes.set(xlabel="optimizer updates", ylabel=ylabel)
     axes.grid(alpha=0.3)

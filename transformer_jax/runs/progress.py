@@ -12,19 +12,15 @@ from typing import TextIO
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
-    """Returns numbers as one line of blocks, each the mean of several numbers.
+def in_a_line(values: Sequence[float | None]) -> str:
+    """Returns numbers as one line of at most 40 blocks, each the mean of several numbers.
 
-    Args:
-      values: Numbers; None and non-finite ones are left out.
-      width: Largest number of blocks.
-    Returns:
-      Empty for fewer than two numbers.
+    None and non-finite numbers are left out; the line is empty if fewer than two are left.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:
         return ""
-    count = min(width, len(finite))
+    count = min(40, len(finite))
     ends = [len(finite) * n // count for n in range(count + 1)]
     means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
     low, high = min(means), max(means)
@@ -84,23 +80,19 @@ class Progress:
             self._show(text)
 
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
-        """Shows the current step.
+        """Shows the number of updates so far, their total, the recent mean loss and the speed.
 
-        Args:
-          step: Number of updates so far.
-          steps: Total number of updates.
-          loss: Nats per target, recent mean.
-          speed: Speed of training, with its unit.
-          seconds_left: Estimated seconds of training left.
+        `loss` is in nats per target, `speed` includes its unit.
         """
         line = (
             f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "
             f"{speed}  ETA {_clock(seconds_left)}"
         )
-        is_due = time.monotonic() - self._last_line >= self._seconds or step == steps
         if self._is_terminal:
-            self._show("\n".join([f"{_bar(step / steps)} {line}", *filter(None, self.details())]))
-        elif is_due:
+            full = round(20 * step / steps)
+            bar = "━" * full + "╌" * (20 - full)
+            self._show("\n".join([f"{bar} {line}", *filter(None, self.details())]))
+        elif time.monotonic() - self._last_line >= self._seconds or step == steps:
             self._last_line = time.monotonic()
             self._show(line)
 
@@ -146,8 +138,3 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _bar(share: float, width: int = 20) -> str:
-    full = round(share * width)
-    return "━" * full + "╌" * (width - full)

@@ -35,6 +35,8 @@ def surroundings() -> tuple[dict, str]:
     import jax
 
     device = jax.devices()[0]
+    flags = os.environ.get("XLA_FLAGS", "")
+    is_deterministic = device.platform != "gpu" or "--xla_gpu_deterministic_ops=true" in flags
     facts = {
         "version": __version__,
         "numerics": NUMERICS,
@@ -46,10 +48,10 @@ def surroundings() -> tuple[dict, str]:
             "platform": device.platform,
             "count": jax.device_count(),
         },
-        "bitwise": "promised" if _is_deterministic(device.platform) else "not promised",
+        "bitwise": "promised" if is_deterministic else "not promised",
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
-    if not _git("ls-files", "--", __file__):  # installed into somebody else's repository
+    if not _git("ls-files", "--", __file__):  # installed into a different repository
         return facts | {"git": None}, ""
     difference = _git("diff", "HEAD", "--", ":/")
     facts["git"] = {
@@ -57,8 +59,7 @@ def surroundings() -> tuple[dict, str]:
         "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
     }
     untracked = _git("ls-files", "--others", "--exclude-standard", "--", ":/")
-    facts["untracked"] = untracked.splitlines()
-    return facts, difference
+    return facts | {"untracked": untracked.splitlines()}, difference
 
 
 def machine_name() -> str:
@@ -68,12 +69,6 @@ def machine_name() -> str:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     candidates = (*names[:1], platform.processor(), platform.machine())
     return f"{next(filter(None, candidates))}, {os.cpu_count()} cores"
-
-
-def _is_deterministic(platform_name: str) -> bool:
-    """Returns whether the same command on the same machine gives the same bits."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    return platform_name != "gpu" or "--xla_gpu_deterministic_ops=true" in flags
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

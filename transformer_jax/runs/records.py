@@ -17,11 +17,9 @@ def row_of_step(rows: list[dict], step: int) -> dict:
 class StepLog:
     """Collects steps and returns a row after every few of them, with means since the last row.
 
-    Pending steps are part of a checkpoint, so that a resumed run writes the
-    same rows.
-
     Attributes:
-      pending: Loss and gradient norm of each step since the last row.
+      pending: Loss and gradient norm of each step since the last row; part of a checkpoint, so that
+        a resumed run writes the same rows.
     """
 
     def __init__(
@@ -42,19 +40,21 @@ class StepLog:
           of_input: Function that returns the seconds that the last step waited for its batch, and
             those needed to make a batch.
         """
+        self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
         self._counted, self._of_input = counted, of_input
         self.pending: list[tuple[float, float]] = []
-        self._latest: dict[str, float] = {}
-        self._losses: list[float] = []
-        self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
+        self._rows: list[dict] = []
 
     def details(self) -> list[str]:
         """Returns lines for a terminal: the loss as blocks, and values of the last row."""
-        names = {"train/gradient_norm": "gradient norm", "train/learning_rate": "learning rate"}
-        shown = [f"{name} {self._latest[key]:.3g}" for key, name in names.items() if self._latest]
-        speed = self._latest.get(f"time/input_{self._counted}_per_second")
-        shown += [f"input {speed:,.0f} {self._counted}/s"] if speed else []
-        return [in_a_line(self._losses), "  ".join(shown)]
+        if not self._rows:
+            return []
+        latest = self._rows[-1]
+        shown = [f"gradient norm {latest['train/gradient_norm']:.3g}"]
+        shown += [f"learning rate {latest['train/learning_rate']:.3g}"]
+        if speed := latest.get(f"time/input_{self._counted}_per_second"):
+            shown += [f"input {speed:,.0f} {self._counted}/s"]
+        return [in_a_line([row["train/loss"] for row in self._rows]), "  ".join(shown)]
 
     def add(
         self,
@@ -86,8 +86,7 @@ class StepLog:
     def _row(self, step: int, seconds: float, count: int, mfu: float | None) -> dict:
         (loss, norm), (waited, making) = np.mean(self.pending, axis=0), self._of_input()
         self.pending = []
-        self._losses.append(float(loss))
-        self._latest = row = {
+        row = {
             "step": step,
             "train/loss": float(loss),
             "train/gradient_norm": float(norm),
@@ -99,4 +98,5 @@ class StepLog:
         }
         if making:
             row[f"time/input_{self._counted}_per_second"] = round(count / making, 1)
+        self._rows.append(row)
         return row

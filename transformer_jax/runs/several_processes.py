@@ -29,19 +29,12 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import surroundings
 
-_OURS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors that are no other's
-
-
+_OWN_ERRORS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # of this process alone
 _BARRIERS = ("async_write_complete", "async_commit_complete")  # of orbax, in this order
-
-
 _COUNT = itertools.count()
-
-
 _LONGEST_WRITE = 20 * 60_000  # milliseconds, as orbax has it
-
-
-_A_DAY = 24 * 3_600_000  # milliseconds; whoever is dead is found sooner, see others_watched
+_A_DAY = 24 * 3_600_000  # milliseconds; a dead process is found sooner, see _others_watched
+_READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STATUS")
 
 
 class OtherProcessEnded(Stop):
@@ -49,17 +42,13 @@ class OtherProcessEnded(Stop):
 
 
 @contextlib.contextmanager
-def others_missed() -> Generator[None]:
-    """Raises OtherProcessEnded if the code inside fails because another process is gone.
-
-    Raises:
-      OtherProcessEnded: Another process is gone.
-    """
+def _others_missed() -> Generator[None]:
+    """Raises OtherProcessEnded if the code inside fails because another process is gone."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition("\n")[0][:200]
-        if jax.process_count() == 1 or reason.startswith(_OURS):
+        if jax.process_count() == 1 or reason.startswith(_OWN_ERRORS):
             raise
         raise OtherProcessEnded(
             f"another process of this run has ended or cannot be reached: {reason}\n"
@@ -68,14 +57,11 @@ def others_missed() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def others_watched(say: Callable[[str], None]) -> Generator[None]:
-    """Ends this process if another one of the run is silent for SILENT_SECONDS.
+def _others_watched(say: Callable[[str], None]) -> Generator[None]:
+    """Ends this process if another one is silent for SILENT_SECONDS, and passes the reason to say.
 
     jax would end it too, later and with a trace of its code; and an operation over all devices
     never returns if those of one host are gone.
-
-    Args:
-      say: Receives the reason before the end.
     """
     client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
     if jax.process_count() == 1 or client is None:
@@ -87,14 +73,14 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
         seen: dict[str, tuple[str, float]] = {}  # process -> its last word, and when it was new
         for beat in itertools.count():
             now = time.monotonic()
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax itself tells of its service
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax reports its service itself
                 client.key_value_set(f"alive/{jax.process_index()}", str(beat), True)
                 for key, word in client.key_value_dir_get("alive/"):
                     if seen.get(key, ("", now))[0] != word:
                         seen[key] = (word, now)
             silent = [key for key, (_, when) in seen.items() if now - when > SILENT_SECONDS]
             if silent:
-                # Words are kept by the first: it is gone where not even one's own is new.
+                # The first process keeps the words: if even one's own is not new, it is gone.
                 gone = "alive/0" if f"alive/{jax.process_index()}" in silent else silent[0]
                 reason = f"process {gone.rpartition('/')[2]} of this run has ended"
                 with contextlib.suppress(Exception):  # a full disk must not keep it here
@@ -115,12 +101,7 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
 
 
 def refuse_other(what: str, text: str) -> None:
-    """Raises InvalidInput, in all processes, if they differ in something.
-
-    Args:
-      what: Name of it, for the message.
-      text: Text that must be equal in all processes.
-    """
+    """Raises InvalidInput in all processes, naming `what`, unless all have the same text."""
     own = zlib.crc32(text.encode()) & 0x7FFFFFFF
     if largest(own) != -largest(-own):
         raise InvalidInput(
@@ -169,24 +150,14 @@ class Barriers:
             self(key=name, timeout_ms=_LONGEST_WRITE)
 
 
-_READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STATUS")
-
-
-class Scratch(RunDirectory):
+class _Scratch(RunDirectory):
     """A copy of a run's small files, with the run's own checkpoints."""
 
     def __init__(self, path: Path, shared: RunDirectory) -> None:
-        """Copies nothing yet.
-
-        Args:
-          path: Path of the copy.
-          shared: Directory of the run.
-        """
         super().__init__(path)
         self._shared = shared
 
     def file(self, name: str) -> Path:
-        """Returns the path of one of its files or folders."""
         return self._shared.file(name) if name == "checkpoints" else super().file(name)
 
 
@@ -196,9 +167,6 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
 
     While it is open, each process ends if another one does.
 
-    Args:
-      shared: Directory of the run.
-      config: Config of the run.
     Raises:
       InvalidInput: The processes have different configs, or do not share the folder.
       OtherProcessEnded: Another process ended.
@@ -209,7 +177,7 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
         if is_first():
             shared.write_status("failed", reason)
 
-    with others_missed(), others_watched(say_failed), contextlib.ExitStack() as stack:
+    with _others_missed(), _others_watched(say_failed), contextlib.ExitStack() as stack:
         refuse_other("configs", to_json(config))
         around, _ = surroundings()
         refuse_other("code (by git) or packages", repr([around["packages"], around["git"]]))
@@ -219,7 +187,7 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
             for name in _READ:
                 if shared.file(name).exists():
                     shutil.copy(shared.file(name), folder / name)
-            own = Scratch(folder, shared)
+            own = _Scratch(folder, shared)
         wait_for_all("every process has read the run's files")
         try:
             yield own
@@ -233,7 +201,7 @@ def _refuse_other_folder(shared: RunDirectory) -> None:
     """Raises InvalidInput if processes do not share one folder."""
     mark = shared.path / f".processes-{agreed(os.getpid())}"
     if is_first():
-        with contextlib.suppress(OSError):  # it is told where the folder is locked
+        with contextlib.suppress(OSError):  # reported when the folder is locked
             shared.path.mkdir(parents=True, exist_ok=True)
             mark.touch()
     wait_for_all("there is a mark in the folder")

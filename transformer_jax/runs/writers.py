@@ -16,7 +16,7 @@ class TensorBoard:
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         from tensorboardX import SummaryWriter
 
-        # What was written after the step that is resumed from is hidden, so no curve runs back.
+        # Hides what was written after the step that the run resumes from.
         self._writer = SummaryWriter(str(inside(workdir, "tensorboard")), purge_step=step + 1)
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:
@@ -37,10 +37,10 @@ class WeightsAndBiases:
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         import wandb
 
-        for name in ("wandb", ".wandb"):  # it takes the second where that is there
+        for name in ("wandb", ".wandb"):  # wandb uses the second if it exists
             inside(workdir, name)
         folder = str(workdir.absolute())
-        # A run that begins in a folder of the same name, on another machine say, is another one.
+        # A run that begins in a folder of the same name, e.g. on a different machine, is a new one.
         began = read_json(inside(workdir, "manifest.json"))["launches"][0]["time"]
         self._run = wandb.init(
             project="transformer_jax",
@@ -65,7 +65,7 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-# name in the config -> what writes, and the package that it needs
+# Name in the config -> the writer, and the package that it needs.
 WRITERS: dict[str, tuple[Callable[..., Any], str]] = {
     "tensorboard": (TensorBoard, "tensorboardX"),
     "wandb": (WeightsAndBiases, "wandb"),
@@ -84,14 +84,12 @@ def writing_to(
       config: Full key -> value.
       step: Step from which the run resumes.
     """
-    writers = [WRITERS[name][0](workdir, config, step) for name in names]
+    with contextlib.ExitStack() as stack:
+        made = (WRITERS[name][0](workdir, config, step) for name in names)
+        writers = [stack.enter_context(contextlib.closing(writer)) for writer in made]
 
-    def write(rows: list[dict]) -> None:
-        for writer in writers:
-            writer.add(rows)
+        def write(rows: list[dict]) -> None:
+            for writer in writers:
+                writer.add(rows)
 
-    try:
         yield write
-    finally:
-        for writer in writers:
-            writer.close()

@@ -23,7 +23,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
-from transformer_jax.runs.checkpoints import Saving
+from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
@@ -213,8 +213,7 @@ class Member:
         self.seconds_per_step = 0.0
         self._open = contextlib.ExitStack()  # the run's lock and what it writes to
         folder, keep = directory.file("checkpoints"), config.checkpoint.keep
-        # Runs that share a program wait for their checkpoints.
-        self.saving = Saving(folder, keep, self._warn, waits=not self.is_alone)
+        self.checkpoints = Checkpoints(folder, keep, self._warn)
 
     @contextlib.contextmanager
     def faults_kept(self) -> Generator[None]:
@@ -245,7 +244,7 @@ class Member:
         steps = self.config.training.steps
         enter(directory.locked())
         enter(directory.failures_recorded())
-        enter(self.saving.checkpoints.settled())
+        enter(self.checkpoints.settled())
         drawn = self._prepare()
         is_new = drawn is not None
         self.state = self._restored(is_new) or drawn or self._start()
@@ -318,8 +317,8 @@ class Member:
             batch = self.task.batch(seeds_of(config).order, step)
             params = self.prepared.unstacked(self.state.params)
             raise non_finite(self.score, params, batch, step)
-        if must_save and self.saving.unsaved:
-            raise self.saving.unsaved
+        if must_save and self.checkpoints.unsaved:
+            raise self.checkpoints.unsaved
         if is_last:
             self._finish()
         elif must_save:
@@ -374,7 +373,7 @@ class Member:
 
     def _restored(self, is_new: bool) -> TrainState | None:
         """Returns the state of the newest checkpoint, or None if the run starts at step 0."""
-        directory, checkpoints = self.directory, self.saving.checkpoints
+        directory, checkpoints = self.directory, self.checkpoints
         checkpoints.tidy()
         restored = checkpoints.restore(self.prepared.template)
         if restored is None:
@@ -508,7 +507,9 @@ class Member:
 
     def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
-        self.saving.save(self.directory.step, self.prepared.unstacked(self.state), extra, must)
+        state = self.prepared.unstacked(self.state)
+        must |= not self.is_alone  # members of one program do not go on meanwhile
+        self.checkpoints.try_to_save(self.directory.step, state, extra, must)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
