@@ -286,6 +286,8 @@ def level_of_arm(
 
 # ---------------------------------------------------------------- a study
 
+_SHOWN = ("question", "prediction", "metric", "larger_is_better", "margin", "base")  # of the seal
+
 
 def judge_study(study: Study) -> dict[str, Any]:
     """Compares every arm with the base, writes verdicts.json and records the look.
@@ -339,12 +341,7 @@ def judge_study(study: Study) -> dict[str, Any]:
         if cell.state() in OUTCOMES
     }
     verdicts = {
-        "question": sealed["question"],
-        "prediction": sealed["prediction"],
-        "metric": sealed["metric"],
-        "larger_is_better": sealed["larger_is_better"],
-        "margin": sealed["margin"],
-        "base": base,
+        **{key: sealed[key] for key in _SHOWN},
         "seal": study.record["seal"],
         "exploratory": study.record["exploratory"],
         "seeds": seeds,
