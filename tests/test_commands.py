@@ -93,8 +93,8 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
     evaluation["test"]["protocol"]["targets"] += 1
     (other / "evaluation.json").write_text(json.dumps(evaluation))
     done = attempt("compare", tiny_run, other)
-    assert "warning: computed by other code" in done.stdout
-    assert "warning: other targets are scored" in done.stdout
+    assert "warning: computed by different code" in done.stdout
+    assert "warning: different targets are scored" in done.stdout
 
 
 def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):

@@ -224,7 +224,7 @@ def test_nothing_is_claimed_where_evaluation_differs(done, tiny_run, tmp_path):
     manifest["data"]["sha256"] = "other"
     (copy / "manifest.json").write_text(json.dumps(manifest))
     comparison = Comparison(runs | {"none1": RunDirectory(copy)}, "eval/loss")
-    assert "other data" in comparison.warnings()[0]
+    assert "different data" in comparison.warnings()[0]
     assert comparison.verdict() == "no claim: the runs were not evaluated alike"
     assert "<h2>Paired differences</h2>" not in comparison.page()
 

@@ -745,14 +745,14 @@ def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, 
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        ("manifest.json", lambda m: m["data"].update(sha256="other"), "other data"),
+        ("manifest.json", lambda m: m["data"].update(sha256="other"), "different data"),
         ("manifest.json", lambda m: m["data"].update(tokenizer_sha256="other"), "tokenizers"),
         ("manifest.json", lambda m: m.update(members=8), "members at a time"),
-        ("manifest.json", lambda m: m["device"].update(kind="other"), "other device"),
+        ("manifest.json", lambda m: m["device"].update(kind="other"), "different device"),
         ("manifest.json", lambda m: m.update(environment={"XLA_FLAGS": "x"}), "flags of jax"),
-        ("manifest.json", lambda m: m["packages"].update(jax="9"), "other packages"),
-        ("evaluation.json", lambda e: e["test"]["protocol"].update(targets=3), "other targets"),
-        ("config.json", lambda c: c["model"].update(dtype="bfloat16"), "other precision"),
+        ("manifest.json", lambda m: m["packages"].update(jax="9"), "different packages"),
+        ("evaluation.json", lambda e: e["test"]["protocol"].update(targets=3), "different targets"),
+        ("config.json", lambda c: c["model"].update(dtype="bfloat16"), "different precision"),
     ],
 )
 def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
@@ -777,11 +777,11 @@ def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(done, tmp_path):
     manifest.write_text(json.dumps(held))
     scored = json.loads(evaluation.read_text())
     count = scored["test"]["protocol"]["bytes"]
-    for share, told in ((0.9995, []), (0.99, ["other targets are scored"])):
+    for share, told in ((0.9995, []), (0.99, ["different targets are scored"])):
         scored["test"]["protocol"] |= {"bytes": round(share * count), "targets": 7}
         evaluation.write_text(json.dumps(scored))
         assert scored_otherwise(RunFacts.of(ours), RunFacts.of(theirs), "bits_per_byte") == told
-    only = "other tokenizers: only bits_per_byte compares"
+    only = "different tokenizers: only bits_per_byte compares"
     assert only in scored_otherwise(RunFacts.of(ours), RunFacts.of(theirs), "loss")
 
 
@@ -813,7 +813,7 @@ def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):
         path = study.cell(arm, 2).path / "manifest.json"
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps({**manifest, "packages": {"jax": "9"}}))
-    assert "other packages" in judge_study(study)["arms"]["fast"]["words"]
+    assert "different packages" in judge_study(study)["arms"]["fast"]["words"]
 
 
 def test_a_base_whose_tuning_is_refused_gives_no_verdict(done, tmp_path):

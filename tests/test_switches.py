@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import attempt, fingerprint_of, random_params, tiny_config
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.judging import Evidence, decide
+from transformer_jax.studies.judging import decide
 from transformer_jax.studies.outcomes import Outcome
 from transformer_jax.training.loop import train
 
@@ -83,8 +83,7 @@ def test_equal_because_perfect_is_told_from_changes_that_did_nothing():
         sealed = {"arms": {"base": {}, "arm": {}}, "base": "base", "metric": metric, "margin": 0.1}
         sealed |= {"primary": [], "target": None}
         sealed |= {"larger_is_better": metric == "accuracy", "tuning": None}
-        (found,) = decide(sealed, {"arm": Evidence(same, same, 0.05)}, {"arm": []}).values()
-        return found["words"]
+        return decide(sealed, "arm", same, same, 0.05, 1)["words"]
 
     assert words(1.0, "accuracy").startswith("identical: every answer of both is right")
     assert words(0.9, "accuracy").startswith("identical: the change did nothing")

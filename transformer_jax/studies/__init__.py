@@ -1,15 +1,8 @@
 """Studies: arms and seeds, trained by as few programs as possible, compared in pairs.
 
-    from transformer_jax.studies import load_design, load_study, run
-    study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(20, 25))
-    load_study("runs/positions").frame()
-
-- outcomes, statistics, scores: from scores to words; the public judge needs nothing but scipy
-- design, cells, study: a question as a value, its runs, and its directory
-- judging: from finished cells to a verdict
-- tables, charts, figures, report, comparison: views of the results
-- ladder, referee: one question at several scales; one change after another
-- arms, workers, running, jobs, cluster, pairs: training cells; these need jax
+from transformer_jax.studies import load_design, load_study, run
+study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(20, 25))
+load_study("runs/positions").frame()
 """
 
 import importlib
@@ -26,7 +19,7 @@ _HOMES = {"Design": "design", "load_design": "design", "Study": "study", "load_s
 
 
 def __getattr__(name: str) -> Any:
-    # Not at once, so that the public judge needs nothing but scipy.
+    # Imported on first use, so that the public judge needs nothing but scipy.
     if name not in _HOMES:
         raise AttributeError(f"transformer_jax.studies has no name {name!r}; it has {__all__}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

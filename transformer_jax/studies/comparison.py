@@ -1,11 +1,11 @@
 """Comparison of any runs: differing options, results, and the claim that they support.
 
-Runs whose configs differ only in the seed are one arm. Nothing is claimed from one seed, nor
-if the runs were evaluated differently; verdicts need a study with a margin.
+Runs whose configs differ only in the seed are one arm; verdicts need a study with a margin.
 """
 
 import contextlib
 import io
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -51,11 +51,10 @@ class Comparison:
         self.arms = self._arms()
 
     def _column(self, name: str) -> dict[str, Any]:
-        run, last = self.runs[name], {}
+        run, facts = self.runs[name], self._facts[name]
         rows = run.metrics()
-        for row in rows:
-            last |= row
-        last = without_test(last) | (rows[-1] if rows else {})
+        last = without_test(dict(itertools.chain.from_iterable(row.items() for row in rows)))
+        last |= rows[-1] if rows else {}
         if self.metric not in last:
             metrics = [key for key in last if key != "step"]
             raise InvalidInput(
@@ -63,41 +62,45 @@ class Comparison:
                 f"{suggest(self.metric, metrics)}"
                 + (f"\nit has: {', '.join(metrics)}" if metrics else "\nit has none yet")
             )
+        results = (run.status(), last["step"], facts.manifest["parameters"])
         measured = dict.fromkeys([self.metric, *_SCORES, "time/step_ms"])
-        facts = {"status": run.status(), "step": last["step"]}
-        facts["parameters"] = self._facts[name].manifest["parameters"]
         scores = {key: last[key] for key in measured if key in last}
-        return {**self._facts[name].config, **facts, **scores}
+        return {**facts.config, **dict(zip(_RESULTS, results, strict=True)), **scores}
 
     def _arms(self) -> dict[str, dict[int, str]]:
         """Groups runs by config without seed and cadence, named by their differences."""
         groups: dict[tuple, dict[int, str]] = {}
         for name, (_, config, _) in self._facts.items():
-            options = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
-            arm = tuple((key, str(value)) for key, value in options.items())
-            groups.setdefault(arm, {}).setdefault(config["seed"], name)
+            options = tuple(
+                (key, str(value))
+                for key, value in config.items()
+                if key != "seed" and not key.startswith(CADENCE)
+            )
+            groups.setdefault(options, {}).setdefault(config["seed"], name)
         if len(groups) == 1:
             return {"all": next(iter(groups.values()))}
-        varied = dict.fromkeys(key for arm in groups for key, _ in arm)
-        # What only some runs read says nothing of the others, which chose another variant.
-        keys = [k for k in varied if len({dict(arm)[k] for arm in groups if k in dict(arm)}) > 1]
+        values: dict[str, set[str]] = {}
+        for key, value in itertools.chain.from_iterable(groups):
+            values.setdefault(key, set()).add(value)
+        # An option that only some runs read does not describe the others: their variant differs.
         return {
             ", ".join(
-                f"{key.rsplit('.', 1)[-1]}={dict(arm)[key]}" for key in keys if key in dict(arm)
+                f"{key.rsplit('.', 1)[-1]}={dict(options)[key]}"
+                for key, found in values.items()
+                if len(found) > 1 and key in dict(options)
             ): by_seed
-            for arm, by_seed in groups.items()
+            for options, by_seed in groups.items()
         }
 
     # ---- what is said
 
     def rows(self) -> list[list[str]]:
         """Returns options that differ between the runs, and all results."""
-        keys = dict.fromkeys(key for facts in self.columns.values() for key in facts)
         rows = []
-        for key in keys:
+        for key in dict.fromkeys(itertools.chain.from_iterable(self.columns.values())):
             values = [facts.get(key, "-") for facts in self.columns.values()]
-            if key in _RESULTS or "/" in key or any(value != values[0] for value in values):
-                rows.append([key, *[tables.spell(value) for value in values]])
+            if key in _RESULTS or "/" in key or _differ(values):
+                rows.append([key, *map(tables.spell, values)])
         return rows
 
     def warnings(self) -> list[str]:
@@ -156,16 +159,9 @@ class Comparison:
             ]
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
-            together = paired_interval(d, ALPHA / len(others))
-            intervals.append(
-                {
-                    "name": name,
-                    "mean": together.mean,
-                    "differences": d,
-                    "seeds": seeds,
-                    "interval": together.interval,
-                }
-            )
+            mean, interval, _ = paired_interval(d, ALPHA / len(others))
+            shown = {"name": name, "mean": mean, "differences": d, "seeds": seeds}
+            intervals.append({**shown, "interval": interval})
         return intervals
 
     # ---- the page
@@ -176,20 +172,30 @@ class Comparison:
         page.paragraph(self.verdict())
         page.bullets(f"warning: {text}" for text in self.warnings())
         page.heading("Arms")
-        page.table(
-            ["arm", "seeds", "runs"],
-            [
-                [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
-                for arm, by_seed in self.arms.items()
-            ],
-        )
-        pairs = [] if self.scored_otherwise() else self.paired()
-        if pairs:
+        rows = [
+            [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
+            for arm, by_seed in self.arms.items()
+        ]
+        page.table(["arm", "seeds", "runs"], rows)
+        if pairs := [] if self.scored_otherwise() else self.paired():
             page.heading("Paired differences")
-            heads = ["arm", "mean", "95 % interval, together", "by seed"]
-            page.table(heads, [_pair_row(pair) for pair in pairs])
+            rows = []
+            for pair in pairs:
+                by_seed = zip(pair["seeds"], pair["differences"], strict=True)
+                differences = ", ".join(f"{seed}: {d:+.4f}" for seed, d in by_seed)
+                interval = tables.spell_interval(pair["interval"])
+                rows.append([pair["name"], tables.signed(pair["mean"]), interval, differences])
+            page.table(["arm", "mean", "95 % interval, together", "by seed"], rows)
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
-            page.figure("curves.svg", self._curves(), f"{self.metric} over the updates")
+            from transformer_jax.studies.figures import curves_figure, curves_of
+
+            runs = {
+                arm: [self.runs[name].path for name in by_seed.values()]
+                for arm, by_seed in self.arms.items()
+            }
+            picture = io.BytesIO()
+            curves_figure(curves_of(runs, self.metric), self.metric).savefig(picture, format="svg")
+            page.figure("curves.svg", picture.getvalue(), f"{self.metric} over the updates")
         page.heading("What differed, and what came out")
         page.table(["", *self.columns], self.rows())
         page.heading("Code and environment")
@@ -202,27 +208,6 @@ class Comparison:
         page.table(["", *self.runs], rows)
         page.paragraph("" if rows else "The same code, packages and device.")
         return page.html()
-
-    def _curves(self) -> bytes:
-        from transformer_jax.studies.figures import curves_figure, curves_of
-
-        runs = {
-            arm: [self.runs[name].path for name in by_seed.values()]
-            for arm, by_seed in self.arms.items()
-        }
-        content = io.BytesIO()
-        curves_figure(curves_of(runs, self.metric), self.metric).savefig(content, format="svg")
-        return content.getvalue()
-
-
-def _pair_row(pair: Mapping[str, Any]) -> list[str]:
-    by_seed = zip(pair["seeds"], pair["differences"], strict=True)
-    return [
-        pair["name"],
-        tables.signed(pair["mean"]),
-        tables.spell_interval(pair["interval"]),
-        ", ".join(f"{seed}: {difference:+.4f}" for seed, difference in by_seed),
-    ]
 
 
 def _differ(values: Sequence[Any]) -> bool:

@@ -99,6 +99,11 @@ class Page:
         title = f"<title>{html.escape(self._title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
         return f"{_HEAD}{title}<body>\n{body}</body>\n</html>\n"
 
+    def write(self, folder: Path) -> Path:
+        """Writes report.md and report.html, and returns the path of the latter."""
+        replace(folder, "report.md", self.markdown())
+        return replace(folder, "report.html", self.html())
+
 
 def _plain(text: str) -> str:
     """Escapes a text so that nothing in it is markup."""
@@ -128,8 +133,9 @@ def judge_in(
       InvalidInput: The folder contains something else, or see judge.
     """
     register = Register(folder)
+    shown = [row for row in register.rows() if row["event"] == SCORES]
     present = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
-    if present and not any(row["event"] == SCORES for row in register.rows()):
+    if present and not shown:
         raise InvalidInput(
             f"--workdir={folder}: {present[0]} of something else is there; choose another folder"
         )
@@ -145,13 +151,18 @@ def judge_in(
     # The same scores asked in another way, e.g. with fewer primary arms, are a further look.
     looks = {
         json.dumps([row["outcomes"], row["asked"]], sort_keys=True): row
-        for row in register.rows()
-        if row["event"] == SCORES and row["asked"]["base"] == base
-        if row["outcomes"].keys() & held.keys() != {base}
+        for row in shown
+        if row["asked"]["base"] == base and row["outcomes"].keys() & held.keys() != {base}
     }
     is_known = looks.pop(json.dumps([held, now_asked], sort_keys=True), None) is not None
     counts = [len(row["outcomes"][base]) for row in looks.values()]
-    widest = max((_family(row) for row in looks.values()), default=0)
+    families = [
+        len(row["outcomes"]) - 1
+        if row["asked"].get("primary") is None
+        else len(row["asked"]["primary"])
+        for row in looks.values()
+    ]
+    widest = max(families, default=0)
     results = judge(rows, earlier_looks=[*earlier_looks, *counts], family=widest, **asked)
     if not is_known:
         words = {result.arm: result.reason for result in results}
@@ -159,58 +170,38 @@ def judge_in(
             {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
     write_json(folder, "verdicts.json", as_plain(results))
-    page = _page_of_scores(folder, results, result_rows(results, outcomes), asked, len(counts))
-    replace(folder, "report.md", page.markdown())
-    replace(folder, "report.html", page.html())
+    page = Page(f"What differs from {base}?")
+    page.heading("Verdicts")
+    page.paragraph(
+        f"Compared with {base}; {tables.direction(asked['larger_is_better'])}, a difference of + "
+        f"is better; margin {asked['margin']:g}; looks at other scores before this one: "
+        f"{len(counts)}; intervals hold together in {1 - FOR_MEANS * results[0].level:.1%} of "
+        "studies"
+    )
+    page.table(HEADS, result_rows(results, outcomes))
+    arms = {
+        result.arm: as_plain({**result._asdict(), "mean": result.estimate})
+        for result in results
+        if math.isfinite(result.estimate)
+    }
+    verdicts = {"metric": "value", "margin": asked["margin"], "base": base, "arms": arms}
+    with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+        from transformer_jax.studies.figures import draw_forest
+
+        page.figure("forest.svg", draw_forest(folder, verdicts), "Paired differences")
+    page.write(folder)
     return results
-
-
-def _family(row: Mapping[str, Any]) -> int:
-    """Returns the number of comparisons that an earlier look asked together."""
-    primary = row["asked"].get("primary")
-    return len(row["outcomes"]) - 1 if primary is None else len(primary)
 
 
 def result_rows(
     results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
 ) -> tables.Rows:
     """Returns one row per arm, see HEADS."""
-    return [
-        [
-            result.arm,
-            spell(len(outcomes[result.arm])),
-            signed(result.estimate),
-            spell_interval(result.interval),
-            spell(result.p, 3),
-            result.reason,
-        ]
-        for result in results
-    ]
-
-
-def _page_of_scores(
-    folder: Path, results: Sequence[Result], rows: tables.Rows, asked: Mapping[str, Any], looks: int
-) -> Page:
-    page = Page(f"What differs from {asked['base']}?")
-    page.heading("Verdicts")
-    page.paragraph(
-        f"Compared with {asked['base']}; {tables.direction(asked['larger_is_better'])}, a "
-        f"difference of + is better; margin {asked['margin']:g}; looks at other scores before this "
-        f"one: {looks}; intervals hold together in "
-        f"{1 - FOR_MEANS * results[0].level:.1%} of studies"
-    )
-    page.table(HEADS, rows)
-    arms = {
-        r.arm: as_plain({**r._asdict(), "mean": r.estimate})
-        for r in results
-        if math.isfinite(r.estimate)
-    }
-    verdicts = {"metric": "value", "margin": asked["margin"], "base": asked["base"], "arms": arms}
-    with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
-        from transformer_jax.studies.figures import draw_forest
-
-        page.figure("forest.svg", draw_forest(folder, verdicts), "Paired differences")
-    return page
+    rows = []
+    for found in results:
+        numbers = signed(found.estimate), spell_interval(found.interval), spell(found.p, 3)
+        rows.append([found.arm, spell(len(outcomes[found.arm])), *numbers, found.reason])
+    return rows
 
 
 # ---------------------------------------------------------------- report of a study
@@ -225,8 +216,12 @@ _CAPTIONS = {
 
 def write_report(study: Study) -> Path:
     """Writes the page and its figures; returns the path of report.html."""
-    verdicts, figures = study.verdicts(), _figures(study)
-    sealed, record = study.sealed, study.record
+    verdicts, sealed, record = study.verdicts(), study.sealed, study.record
+    figures: dict[str, bytes] = {}
+    with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+        from transformer_jax.studies.figures import draw_figures
+
+        figures = draw_figures(study, verdicts)
     page = Page(sealed["question"])
     page.paragraph(" ".join(answers(verdicts)))
     page.table(tables.HEADS, tables.verdict_rows(study, verdicts))
@@ -240,7 +235,14 @@ def write_report(study: Study) -> Path:
     page.paragraph(f"Predicted beforehand: {sealed['prediction']}")
     page.bullets(tables.expected_of(sealed, verdicts))
     page.paragraph(f"Sealed {record['sealed_at']} with the hash {record['seal'][:12]}.")
-    _baselines(page, record["baselines"], verdicts["learned"])
+    if record["baselines"]["scores"]:
+        page.heading("Has the base learned?")
+        sentence = "There is no gate."
+        if learned := verdicts["learned"]:
+            told = f"{learned['told'][:1].upper()}{learned['told'][1:]}"
+            sentence = f"{told}. Gate: {learned['reason']}."
+        page.paragraph(sentence)
+        page.table(tables.BASELINE_HEADS, tables.baseline_rows(record["baselines"]))
     if "curves" in figures:
         page.heading("Learning curves")
         page.figure("curves.svg", figures["curves"], _CAPTIONS["curves"])
@@ -249,19 +251,14 @@ def write_report(study: Study) -> Path:
     _tuning(page, study)
     _failures(page, study, verdicts)
     page.heading("Looks")
-    heads = ("time", "look", "seeds", "level", "verdicts")
-    page.table(heads, [_look_row(look) for look in study.looks()])
+    rows = []
+    for look in study.looks():
+        words = "; ".join(f"{name}: {word}" for name, word in look["verdicts"].items())
+        seeds = str(len(look["seeds"]))
+        rows.append([look["time"], str(look["look"]), seeds, f"{look['level']:.3g}", words])
+    page.table(("time", "look", "seeds", "level", "verdicts"), rows)
     _environment(page, record)
-    replace(study.path, "report.md", page.markdown())
-    return replace(study.path, "report.html", page.html())
-
-
-def _figures(study: Study) -> dict[str, bytes]:
-    try:
-        from transformer_jax.studies.figures import draw_figures
-    except ImportError:  # matplotlib belongs to the extra `train`
-        return {}
-    return draw_figures(study, study.verdicts())
+    return page.write(study.path)
 
 
 def answers(verdicts: Mapping[str, Any]) -> list[str]:
@@ -270,90 +267,61 @@ def answers(verdicts: Mapping[str, Any]) -> list[str]:
     for name, arm in verdicts["arms"].items():
         # With a target no mean is judged, and the words have the counts.
         verdict = "" if arm.get("mean") is None else arm["verdict"]
-        sentence = f"{name}: {arm['words']}."
         if verdict in (BETTER, WORSE):
             low, high = sorted(map(abs, arm["interval"]))
             size = f"by {abs(arm['mean']):.3g} (interval {low:.3g} to {high:.3g})"
-            sentence = f"{name} is {verdict} than {base} {size}."
+            sentences.append(f"{name} is {verdict} than {base} {size}.")
         elif verdict == SAME:
-            sentence = f"{name} is no different from {base} within {verdicts['margin']:g}."
+            margin = f"{verdicts['margin']:g}"
+            sentences.append(f"{name} is no different from {base} within {margin}.")
         elif verdict == UNRESOLVED:
             needed = arm.get("seeds_needed")
             settle = f"; {needed} seeds would settle it" if needed else ""
-            sentence = f"{name} could not be told apart from {base}{settle}."
-        sentences.append(sentence)
+            sentences.append(f"{name} could not be told apart from {base}{settle}.")
+        else:
+            sentences.append(f"{name}: {arm['words']}.")
     if len(sentences) > _LISTED:
         sentences[_LISTED:] = [f"{len(sentences) - _LISTED} more are in the table."]
     return sentences
 
 
-def _baselines(page: Page, baselines: Mapping[str, Any], learned: Mapping[str, Any] | None) -> None:
-    if not baselines["scores"]:
-        return
-    page.heading("Has the base learned?")
-    sentence = "There is no gate."
-    if learned:
-        sentence = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
-    page.paragraph(sentence)
-    page.table(tables.BASELINE_HEADS, tables.baseline_rows(baselines))
-
-
 def _costs(page: Page, study: Study) -> None:
     counted = study.record["counted"]
-    page.heading("What each arm costs")
-    heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
-    heads += [counted, "updates", "memory, MiB", "tuning runs"]
+    fields = ("parameters", "without_embeddings", "flops", "counted", "updates")
     rows, flagged, base = [], [], study.arms[study.base]["cost"]
     for name, arm in study.arms.items():
         cost, nbytes = arm["cost"], arm.get("peak_bytes")
-        fields = ("parameters", "without_embeddings", "flops", "counted", "updates")
-        rows.append(
-            [
-                name,
-                *[spell(cost[field]) for field in fields],
-                spell(nbytes / 2**20 if nbytes else None, 1),
-                spell(arm.get("tuning", {}).get("runs", 0)),
-            ]
-        )
-        for what in ("parameters", "flops", "counted"):
-            if share := tables.spell_share(cost[what], base[what], 1):
-                flagged.append(f"{name}: {what} {share} from the base's")
+        memory = spell(nbytes / 2**20 if nbytes else None, 1)
+        tuned = spell(arm.get("tuning", {}).get("runs", 0))
+        rows.append([name, *[spell(cost[field]) for field in fields], memory, tuned])
+        for field in ("parameters", "flops", "counted"):
+            if share := tables.spell_share(cost[field], base[field], 1):
+                flagged.append(f"{name}: {field} {share} from the base's")
         if arm["matched"]:
             flagged.append(f"{name}: {arm['matched']} solved for")
-    page.table(heads, rows)
+    page.heading("What each arm costs")
+    heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
+    page.table([*heads, counted, "updates", "memory, MiB", "tuning runs"], rows)
     page.bullets(flagged)
 
 
 def _changes(page: Page, study: Study) -> None:
-    page.heading("Did the change take?")
-    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS"]
-    heads += ["only here", "only in the base"]
     rows = []
     for name, arm in study.arms.items():
-        certificate = arm["certificate"]
-        numbers = [
-            spell(certificate["logits"], 3),
-            signed(certificate["loss"]),
-            spell(certificate["gradient"], 3),
-        ]
-        names = [_few(certificate["only_here"]), _few(certificate["only_base"])]
-        rows.append(
-            [
-                name,
-                f"{certificate['paired']:.1%}",
-                *numbers,
-                spell(certificate["input_rms"], 3),
-                *names,
-            ]
-        )
-    page.table(heads, rows)
+        found = arm["certificate"]
+        logits, gradient, rms = (spell(found[k], 3) for k in ("logits", "gradient", "input_rms"))
+        differences = [f"{found['paired']:.1%}", logits, signed(found["loss"]), gradient, rms]
+        rows.append([name, *differences, _few(found["only_here"]), _few(found["only_base"])])
+    page.heading("Did the change take?")
+    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS"]
+    page.table([*heads, "only here", "only in the base"], rows)
     page.paragraph(
         "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
         "values. Δ: relative difference of logits and gradients from the base, and the loss's."
     )
-    keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
-    rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
-    page.table(["arm", *keys], rows if keys else [])
+    if keys := list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"])):
+        rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
+        page.table(["arm", *keys], rows)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -366,24 +334,22 @@ def _tuning(page: Page, study: Study) -> None:
     if not tuned:
         return
     asked = next(iter(tuned.values()))
+    rows = []
+    for name, tuning in tuned.items():
+        if tuning["grid"] == asked["grid"]:
+            means = [
+                "diverged" if None in scores else spell(sum(scores) / len(scores))
+                for scores in tuning["scores"]
+            ]
+            rows.append([name, spell(tuning["chosen"]), *means, tuning["refused"] or "–"])
     page.heading("Tuning")
-    heads = ["arm", f"chosen {asked['key']}", *(f"{value:g}" for value in asked["grid"]), "note"]
-    rows = [
-        [name, spell(tuning["chosen"]), *map(_mean, tuning["scores"]), tuning["refused"] or "–"]
-        for name, tuning in tuned.items()
-        if tuning["grid"] == asked["grid"]
-    ]
-    page.table(heads, rows)
+    grid = [f"{value:g}" for value in asked["grid"]]
+    page.table(["arm", f"chosen {asked['key']}", *grid, "note"], rows)
     page.paragraph(
         f"Mean {study.metric} on the validation split over seeds "
         f"{', '.join(map(str, asked['seeds']))}, which no verdict uses. Chosen: the optimum of a "
         "parabola over the logarithm."
     )
-
-
-def _mean(scores: Sequence[float | None]) -> str:
-    known = [score for score in scores if score is not None]
-    return spell(sum(known) / len(known)) if len(known) == len(scores) else "diverged"
 
 
 def _failures(page: Page, study: Study, verdicts: Mapping[str, Any]) -> None:
@@ -396,30 +362,27 @@ def _failures(page: Page, study: Study, verdicts: Mapping[str, Any]) -> None:
         return
     page.heading("Failures")
     page.table(["arm", "seed", "state", "reason"], rows)
-    page.bullets(
-        f"{name}: {value['diverged']} of {value['diverged'] + value['n']} diverged, exact interval "
-        + spell_interval(clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2)
-        for name, value in verdicts["values"].items()
-        if value["diverged"]
-    )
-
-
-def _look_row(look: Mapping[str, Any]) -> list[str]:
-    words = "; ".join(f"{name}: {word}" for name, word in look["verdicts"].items())
-    counts = [str(look["look"]), str(len(look["seeds"])), f"{look['level']:.3g}"]
-    return [look["time"], *counts, words]
+    diverged = []
+    for name, value in verdicts["values"].items():
+        if count := value["diverged"]:
+            runs = count + value["n"]
+            bounds = spell_interval(clopper_pearson(count, runs), 2)
+            diverged.append(f"{name}: {count} of {runs} diverged, exact interval {bounds}")
+    page.bullets(diverged)
 
 
 def _environment(page: Page, record: Mapping[str, Any]) -> None:
     around = record["environment"]
-    shown = {
-        "device": f"{around['device']['count']} x {around['device']['kind']}",
-        "members at a time": f"{record['members']}; {record['timing']}",
-        "python": around["python"],
-        "platform": around["platform"],
-        "packages": ", ".join(f"{name} {version}" for name, version in around["packages"].items()),
-        "transformer_jax": f"{around['version']}, revision {(around['git'] or {}).get('revision')}",
-    }
+    packages = ", ".join(f"{name} {version}" for name, version in around["packages"].items())
+    revision = (around["git"] or {}).get("revision")
+    rows = [
+        ["device", f"{around['device']['count']} x {around['device']['kind']}"],
+        ["members at a time", f"{record['members']}; {record['timing']}"],
+        ["python", str(around["python"])],
+        ["platform", str(around["platform"])],
+        ["packages", packages],
+        ["transformer_jax", f"{around['version']}, revision {revision}"],
+    ]
     page.heading("Environment and commands")
-    page.table(["what", "value"], [[what, str(value)] for what, value in shown.items()])
+    page.table(["what", "value"], rows)
     page.code("\n".join(dict.fromkeys(record["commands"])))

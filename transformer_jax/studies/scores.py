@@ -1,4 +1,4 @@
-"""Judging scores of other code as studies are judged: docs/comparing.md."""
+"""The public judge: verdicts on scores of other code, see docs/comparing.md."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.studies.outcomes import NOT_PRIMARY, Outcome
-from transformer_jax.studies.statistics import Contrast, compare, level_of_look
+from transformer_jax.studies.statistics import Count, compare, level_of_look
 
 _COLUMNS = ("arm", "seed", "value")
 
 
 class Result(NamedTuple):
-    """Verdict on one arm.
+    """The verdict on one arm.
 
     Attributes:
       arm: Name of the arm.
@@ -40,7 +40,7 @@ class Result(NamedTuple):
     differences: tuple[float, ...]
     seeds_needed: int | None
     level: float
-    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    solved: tuple[Count, Count] | None = None
     updates: tuple[float | None, float | None] | None = None
 
 
@@ -83,15 +83,12 @@ def judge(
     if target is not None and not math.isfinite(target):
         raise InvalidInput(f"target={target}: expected a number, in units of the value")
     outcomes = outcomes_of(rows, with_steps=target is not None)
-    others = [arm for arm in outcomes if arm != base]
-    if not others:
+    arms = {arm: by_seed for arm, by_seed in outcomes.items() if arm != base}
+    if not arms:
         raise InvalidInput(f"scores: expected at least one arm besides base={base}")
-    for name, names_asked in (("base", [base]), ("primary", primary or ())):
-        for arm in names_asked:
-            if arm not in outcomes:
-                raise InvalidInput(
-                    f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}"
-                )
+    for name, arm in [("base", base), *(("primary", arm) for arm in primary or ())]:
+        if arm not in outcomes:
+            raise InvalidInput(f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}")
     if not (margin > 0 and math.isfinite(margin)):
         raise InvalidInput(f"margin={margin}: expected a number > 0, in units of the value")
     for name, looks in (("planned", planned), ("earlier_looks", earlier_looks)):
@@ -99,22 +96,24 @@ def judge(
             raise InvalidInput(f"{name}={list(looks)}: expected numbers of seeds, 1 or more")
     count = len(outcomes[base])
     level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
-    arms = {arm: outcomes[arm] for arm in others}
     contrasts = compare(
         outcomes[base], arms, margin, larger_is_better, level, family,
         primary=primary, target=target,
     )  # fmt: skip
-    return [_result(contrast, level) for contrast in contrasts]
-
-
-def _result(contrast: Contrast, level: float) -> Result:
-    shared = {name: v for name, v in contrast._asdict().items() if name in Result._fields}
-    word = "" if contrast.verdict == NOT_PRIMARY else contrast.verdict
-    return Result(**shared, word=word, reason=contrast.words, estimate=contrast.mean, level=level)
+    return [
+        Result(
+            word="" if contrast.verdict == NOT_PRIMARY else contrast.verdict,
+            reason=contrast.words,
+            estimate=contrast.mean,
+            level=level,
+            **{k: v for k, v in contrast._asdict().items() if k in Result._fields},
+        )
+        for contrast in contrasts
+    ]
 
 
 def _is_true(value: Any, row: int) -> bool:
-    """Returns a truth value of a column: texts of a file, nan for a missing value."""
+    """Returns whether a run diverged, from the text of a file, a boolean or nan."""
     text = "" if value is None else str(value).strip().lower()
     if text in ("true", "yes", "t", "y"):
         return True
@@ -154,8 +153,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
                     f"expected {', '.join(_COLUMNS)}, and diverged if you like"
                 )
         arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
-        by_seed = outcomes.setdefault(arm, {})
-        if seed in by_seed:
+        if seed in outcomes.setdefault(arm, {}):
             raise InvalidInput(
                 f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row a run"
             )
@@ -169,5 +167,5 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
                 "it was reached, or the last ones"
             )
         step = _integer(last, "step", number) if is_told else 0
-        by_seed[seed] = Outcome(None if gone else value, gone, step, step)
+        outcomes[arm][seed] = Outcome(None if gone else value, gone, step, step)
     return outcomes

@@ -1,16 +1,15 @@
-"""Statistics of a comparison of arms over paired seeds.
+"""Statistics for comparing arms over paired seeds; independent of models, files and jax.
 
-The replicate is the seed. Arm and base share data order, dropout keys and initial values, so what
-is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is the primary metric at
-the last step over the whole fixed evaluation set. Nothing here knows of models, files or jax.
+Arm and baseline share data order, dropout keys and initial values, so the replicate is the seed.
+With y the primary metric after the last update over the whole evaluation set, an arm is judged by
+d_s = y_arm,s - y_base,s, oriented so that larger is better.
 
-Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
-the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; in 1 - 0.8 a of studies all m contain their true
-effects, and then no word is false. 0.2 a is for divergence.
-
-With a target, words are about solved runs instead, see solved.
+Every word about a mean is read off one interval. At a look of level a over m contrasts it is
+mean -+ t(1 - 0.4 a / m, n - 1) SE. In 1 - 0.8 a of studies all m intervals contain their true
+effects, and then no word is false; the remaining 0.2 a is for divergence.
 """
 
+import bisect
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -43,37 +42,38 @@ _MOST_SEEDS = 10_000
 def power_of_t(shift: float, freedom: float, level: float) -> float:
     """Returns the power of the paired t test at an effect in units of the standard error."""
     cut = stats.t.ppf(1 - level / 2, freedom)
-    upper = stats.nct.sf(cut, freedom, shift)
-    lower = stats.nct.cdf(-cut, freedom, shift)
-    return float(np.nan_to_num(upper) + np.nan_to_num(lower))
+    tails = stats.nct.sf(cut, freedom, shift), stats.nct.cdf(-cut, freedom, shift)
+    return float(np.nan_to_num(tails).sum())
 
 
 def detectable(count: int, level: float) -> float:
     """Returns the effect, in units of s_d, that the paired t test finds with 80 % power."""
     if count < 2:
         return math.inf
-    lack = lambda d: power_of_t(d * math.sqrt(count), count - 1, level) - _POWER  # noqa: E731
-    return float(optimize.brentq(lack, 0, 10 / level))
+    root = math.sqrt(count)
+    return float(
+        optimize.brentq(lambda d: power_of_t(d * root, count - 1, level) - _POWER, 0, 10 / level)
+    )
 
 
 def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
     """Returns the power of two one-sided tests if the effect is 0.
 
-    Integrated over the sample deviation, on which both tests depend; the margin is in units of the
-    standard error.
+    It is integrated over the sample deviation, which both tests depend on. The margin is in units
+    of the standard error.
     """
     cut = stats.t.ppf(1 - level, freedom)
-    shares = (np.arange(2000) + 0.5) / 2000
-    deviation = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
+    quantiles = (np.arange(2000) + 0.5) / 2000
+    deviation = np.sqrt(stats.chi2.ppf(quantiles, freedom) / freedom)
     room = margin - cut * deviation
     return float(np.mean(np.where(room > 0, 2 * stats.norm.cdf(room) - 1, 0)))
 
 
 def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
-    """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
+    """Returns the smallest number of seeds with 80 % power at the margin, or None above 10,000.
 
-    The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)). None if that is
-    more than anybody runs.
+    The observed effect is not used. The deviation is replaced by its upper bound,
+    s_d sqrt(nu / chi2(.20, nu)).
 
     Args:
       deviation: s_d over `count` seeds.
@@ -87,35 +87,30 @@ def seeds_needed(deviation: float, count: int, margin: float, level: float = ALP
     bound = deviation * math.sqrt(freedom / stats.chi2.ppf(0.2, freedom))
 
     def suffices(n: int) -> bool:
-        error = bound / math.sqrt(n)
+        shift = margin / (bound / math.sqrt(n))
         return (
-            power_of_t(margin / error, n - 1, level) >= _POWER
-            and power_of_equivalence(margin / error, n - 1, level / 2) >= _POWER
+            power_of_t(shift, n - 1, level) >= _POWER
+            and power_of_equivalence(shift, n - 1, level / 2) >= _POWER
         )
 
     if not suffices(_MOST_SEEDS):
         return None
-    low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE
+    high = FEWEST_FOR_EQUIVALENCE
     while not suffices(high):
-        low, high = high, min(2 * high, _MOST_SEEDS)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
-    return high
+        high = min(2 * high, _MOST_SEEDS)
+    low = max(high // 2, FEWEST_FOR_EQUIVALENCE)
+    return bisect.bisect_left(range(high), True, lo=low, key=suffices)
 
 
 # ---------------------------------------------------------------- optimum of an option
 
-_WIDEST = 50.0  # the logarithm of a factor; a wider interval says nothing, and has no float64
+_WIDEST = 50.0  # logarithm of a factor; a wider interval is useless, and its ends overflow
 
 
 class Optimum(NamedTuple):
-    """The best value of an option.
+    """The best value of an option, and its confidence interval.
 
-    Attributes:
-      at: The value.
-      interval: Its confidence interval; an end beyond the tried values is
-        an extrapolation.
+    An end of the interval beyond the tried values is an extrapolation.
     """
 
     at: float
@@ -123,18 +118,17 @@ class Optimum(NamedTuple):
 
 
 def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Returns where a parabola through the best value and its two neighbours is lowest.
+    """Returns the minimum of a parabola through the best value and its two neighbours.
 
-    The parabola is laid over the logarithm of the values. Near an optimum the loss is quadratic in
-    the logarithm of a learning rate, so that grids with the optimum on and between their values
-    give the same answer up to noise.
+    The parabola is over the logarithm of the values: near an optimum the loss is quadratic in the
+    logarithm of a learning rate, so grids that contain or straddle the optimum agree up to noise.
 
     Args:
       values: Grid of V >= 3 positive values, ascending.
-      losses: Mean loss at each of them, [V]; infinite where a run diverged.
+      losses: Mean loss for each value, [V]; infinite if a run diverged.
 
     Returns:
-      The value; None if the best one is the first or the last of the grid.
+      The value, or None if the best one is the first or the last of the grid.
     """
     y_V = np.asarray(losses, float)
     best = int(y_V.argmin())
@@ -150,11 +144,11 @@ def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | No
 
 
 def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) -> Optimum | str:
-    """Returns the lowest point of a parabola over the logarithm, with Fieller's interval.
+    """Returns the minimum of a parabola over the logarithm, with Fieller's interval.
 
-    The parabola goes through the best value and its neighbours (the three at that end, if the first
-    or the last is the best). The slope b + 2 c x of the means is 0 at the lowest point x; the
-    interval holds every x at which the slope differs from 0 by less than t standard errors.
+    The parabola goes through the best value and its neighbours (or the three values at that end of
+    the grid). The slope b + 2 c x of the means is 0 at the minimum x; the interval holds every x at
+    which the slope differs from 0 by less than t standard errors.
 
     Args:
       values: Grid of V >= 3 positive values, ascending.
@@ -162,7 +156,7 @@ def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) ->
       level: 1 minus the coverage.
 
     Returns:
-      The optimum, or a sentence saying why there is none.
+      The optimum, or a phrase saying why there is none.
     """
     y_SV = np.asarray(losses, float)
     first = min(max(int(y_SV.mean(0).argmin()) - 1, 0), len(values) - 3)
@@ -192,16 +186,12 @@ def moved(before: Optimum, after: Optimum) -> Optimum:
 
     Zou and Donner 2008, Statistics in Medicine 27, 1693-1702.
     """
-    (at, (low, high)), (was, (was_low, was_high)) = (
-        (math.log(optimum.at), [math.log(end) for end in optimum.interval])
-        for optimum in (after, before)
-    )
-    way = at - was
-    ends = (
-        way - math.hypot(at - low, was_high - was),
-        way + math.hypot(high - at, was - was_low),
-    )
-    return Optimum(math.exp(way), (math.exp(ends[0]), math.exp(ends[1])))
+    was, was_low, was_high = map(math.log, (before.at, *before.interval))
+    at, low, high = map(math.log, (after.at, *after.interval))
+    change = at - was
+    least = change - math.hypot(at - low, was_high - was)
+    most = change + math.hypot(high - at, was - was_low)
+    return Optimum(math.exp(change), (math.exp(least), math.exp(most)))
 
 
 # ---------------------------------------------------------------- new text
@@ -211,32 +201,29 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
     """Returns the interval of the mean difference for new text as well as new seeds.
 
     Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
-    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). If one of both is
-    not above MS_res its variance counts as 0 and V is the other mean square: the difference of
-    squares would lose its degrees of freedom.
+    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). A mean square not above
+    MS_res counts as variance 0, and V is the other one: the difference of squares would lose its
+    degrees of freedom.
 
     Args:
-      differences: [n, q], by seed and sequence (a document or a block, never a token),
-        weighted so that their mean is the difference of the metric. Sequences must be
-        exchangeable: neighbours of one text are merged first, see by_cluster.
+      differences: [n, q], by seed and sequence (a document or a block, never a token), weighted so
+        that their mean is the difference of the metric. Sequences must be exchangeable: merge
+        neighbours within one text first, see by_cluster.
       level: 1 minus the coverage.
     """
     n, q = differences.shape
     mean = float(differences.mean())
     by_seed, by_sequence = differences.mean(1), differences.mean(0)
-    ms_seed = q * by_seed.var(ddof=1)
-    ms_sequence = n * by_sequence.var(ddof=1)
     residual = differences - by_seed[:, None] - by_sequence[None] + mean
-    freedom = ((n - 1), (q - 1), (n - 1) * (q - 1))
+    freedom = (n - 1, q - 1, (n - 1) * (q - 1))
     ms_residual = (residual**2).sum() / freedom[2]
-    if min(ms_seed, ms_sequence) > ms_residual:
-        total = ms_seed + ms_sequence - ms_residual
-        squares = (ms_seed**2, ms_sequence**2, ms_residual**2)
-        degrees = total**2 / sum(ms / nu for ms, nu in zip(squares, freedom, strict=True))
+    squares = (q * by_seed.var(ddof=1), n * by_sequence.var(ddof=1), ms_residual)
+    if min(squares[:2]) > ms_residual:
+        total = squares[0] + squares[1] - ms_residual
+        degrees = total**2 / sum(ms**2 / nu for ms, nu in zip(squares, freedom, strict=True))
     else:
-        total, degrees = max(zip((ms_seed, ms_sequence, ms_residual), freedom, strict=True))
-    half = float(stats.t.ppf(1 - level / 2, degrees)) * math.sqrt(total / (n * q))
-    return mean - half, mean + half
+        total, degrees = max(zip(squares, freedom, strict=True))
+    return interval(mean, math.sqrt(total / (n * q)), degrees, level)
 
 
 def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
@@ -245,6 +232,7 @@ def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     Args:
       differences: [n, q].
       clusters: Cluster of each sequence, [q].
+
     Returns:
       [n, number of clusters].
     """
@@ -255,32 +243,32 @@ def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 # ---------------------------------------------------------------- runs that reach a target
 
-_MOST_PARTITIONS = 20_000  # of all runs into two groups; beyond, so many are drawn
+Count = tuple[int, int]  # a number of runs, and their total
+_MOST_PARTITIONS = 20_000  # into two groups; of more partitions, so many are drawn
 
 
 class Reached(NamedTuple):
-    """Runs of an arm or of the base, by seed.
+    """Runs of an arm or of the baseline, by seed.
 
     Attributes:
-      solved: [n] bool, whether the final score reaches the target.
-      updates: [n], when it was first reached in training; the last update if never, and
-        infinity for a run that diverged.
+      solved: [n] bool, True if the final score reaches the target.
+      updates: [n], the update that first reached it in training. A run that never did has its last
+        update, and a run that diverged has infinity.
     """
 
     solved: np.ndarray
     updates: np.ndarray
 
     @property
-    def share(self) -> tuple[int, int]:
-        """A count and its total."""
+    def share(self) -> Count:
+        """Number of solved runs, and of all."""
         return int(self.solved.sum()), len(self.solved)
 
     @property
     def median(self) -> float | None:
         """Updates by which half of the runs have solved it, or None if half never do."""
-        waited = np.sort(np.where(self.solved, self.updates, np.inf))
-        middle = waited[(len(waited) - 1) // 2] if len(waited) else np.inf
-        return float(middle) if np.isfinite(middle) else None
+        times, middle = np.sort(self.updates[self.solved]), (len(self.solved) - 1) // 2
+        return float(times[middle]) if 0 <= middle < len(times) else None
 
 
 def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better: bool) -> Reached:
@@ -297,44 +285,36 @@ def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better:
 
 
 @functools.lru_cache(maxsize=1024)
-def boschloo_p(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Returns Boschloo's exact p that the first (count, trials) has no larger probability.
+def boschloo_p(one: Count, other: Count, alternative: str = "greater") -> float:
+    """Returns Boschloo's exact p that two (count, trials) have equal probabilities.
 
-    More powerful than Fisher's test (Boschloo 1970, Statistica Neerlandica 24, 1-35).
+    The alternative is that the first is "greater", or "two-sided". The test is more powerful than
+    Fisher's (Boschloo 1970, Statistica Neerlandica 24, 1-35).
     """
-    if one[0] <= other[0]:
+    gain = one[0] * other[1] - other[0] * one[1]
+    if gain == 0 or (gain < 0 and alternative == "greater"):
         return 1.0
     table = [[one[0], other[0]], [one[1] - one[0], other[1] - other[0]]]
-    return float(stats.boschloo_exact(table, alternative="greater").pvalue)
-
-
-def difference_of_counts_p(arm: tuple[int, int], base: tuple[int, int]) -> float:
-    """Returns the two-sided p of Boschloo's exact test of equal rates of success."""
-    if arm[0] * base[1] == base[0] * arm[1]:
-        return 1.0
-    table = [[arm[0], base[0]], [arm[1] - arm[0], base[1] - base[0]]]
-    return float(stats.boschloo_exact(table).pvalue)
+    return float(stats.boschloo_exact(table, alternative=alternative).pvalue)
 
 
 def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
     """Returns each run's score, [n], whose sum over a group is the log-rank statistic.
 
-    It is 1 if the run is solved, minus the hazard of all runs up to its time (Nelson and Aalen's
-    estimate): positive is sooner than usual.
+    It is 1 for a solved run, minus the hazard of all runs up to its time (Nelson and Aalen's
+    estimate), so that a positive score is sooner than usual.
     """
     updates, solved = np.asarray(updates, float), np.asarray(solved, bool)
     times = np.unique(updates[solved])
     hazards = [(solved & (updates == t)).sum() / (updates >= t).sum() for t in times]
-    until = np.array(
-        [sum(h for t, h in zip(times, hazards, strict=True) if t <= u) for u in updates]
-    )
-    return solved - until
+    until = [sum(h for t, h in zip(times, hazards, strict=True) if t <= u) for u in updates]
+    return solved - np.array(until)
 
 
 def permutation_p(arm: Any, base: Any) -> float:
     """Returns the two-sided p that group membership is independent of the scores.
 
-    Exact for few permutations; 1 if a group has less than two runs.
+    It is exact for few permutations, and 1 if a group has fewer than two runs.
     """
     if min(len(arm), len(base)) < 2 or np.ptp([*arm, *base]) == 0:
         return 1.0
@@ -351,9 +331,9 @@ def sooner_p(arm: Reached, base: Reached) -> tuple[float, float]:
     """Returns the p of the log-rank test, and the arm's mean score: positive is sooner."""
     both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
     scores = log_rank_scores(both.updates, both.solved)
-    split = len(arm.solved)
-    mean = float(scores[:split].mean()) if split else 0.0
-    return permutation_p(scores[:split], scores[split:]), mean
+    arm_scores, base_scores = np.split(scores, [len(arm.solved)])
+    mean = float(arm_scores.mean()) if len(arm_scores) else 0.0
+    return permutation_p(arm_scores, base_scores), mean
 
 
 def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
@@ -384,12 +364,11 @@ def paired_t(
     mean, count = d.mean(-1), d.shape[-1]
     if count < 2:
         return mean, np.full(mean.shape, np.nan), np.ones(mean.shape)
-    # What rounding leaves of equal differences, e.g. (k + 1) / N - k / N, is no spread.
-    largest = np.abs(d).max(-1) if scale is None else scale
-    is_dust = np.ptp(d, axis=-1) <= _ROUNDING * largest
-    deviation = np.where(is_dust, 0, d.std(-1, ddof=1))
-    mean = np.where(is_dust & (np.abs(mean) <= _ROUNDING * largest), 0, mean)
-    error = deviation / math.sqrt(count)
+    # The rounding error in equal differences, e.g. (k + 1) / N - k / N, is no spread.
+    rounding = _ROUNDING * (np.abs(d).max(-1) if scale is None else scale)
+    is_dust = np.ptp(d, axis=-1) <= rounding
+    error = np.where(is_dust, 0, d.std(-1, ddof=1)) / math.sqrt(count)
+    mean = np.where(is_dust & (np.abs(mean) <= rounding), 0, mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stats.t.sf(np.abs(mean / error), count - 1)
     return mean, error, np.where(error == 0, np.where(mean == 0, 1.0, 0.0), p)
@@ -434,21 +413,19 @@ def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> f
 def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = ()) -> float:
     """Returns the level of a look at the data: alpha / (J + 1), or alpha / (J + 1) 2^-j.
 
-    The j-th unplanned look has the latter, so that all looks together spend at most alpha.
+    The latter is for the j-th unplanned look, so that all looks together spend at most alpha.
 
     Args:
       count: Number of seeds of this look.
       planned: Numbers of seeds of the J planned looks, ascending.
-      earlier: Number of seeds of each earlier look. After an unplanned look, or one
-        at other runs of the same seeds, no later look counts as planned.
+      earlier: Number of seeds of each earlier look. After an unplanned look, or one at different
+        runs of the same seeds, no later look counts as planned.
     """
-    counts, share = [*earlier, count], ALPHA / (len(planned) + 1)
+    counts = [*earlier, count]
     as_planned = 0
-    while as_planned < len(counts) and (
-        counts[as_planned] in planned and counts[as_planned] not in counts[:as_planned]
-    ):
+    while counts[as_planned:] and counts[as_planned] in {*planned} - {*counts[:as_planned]}:
         as_planned += 1
-    return share * 2.0 ** -(len(counts) - as_planned)
+    return ALPHA / (len(planned) + 1) * 2.0 ** (as_planned - len(counts))
 
 
 # ---------------------------------------------------------------- comparing arms
@@ -465,11 +442,11 @@ class Contrast(NamedTuple):
       standard_error: s_d / sqrt(n).
       interval: Simultaneous interval over all m contrasts; every word is read off it.
       p: p of the paired t test, min(1, m p / 0.8); at most the level if the interval excludes 0.
-      p_equivalence: p of two one-sided tests, min(1, 2 m p / 0.8); at most the level if interval
-        lies within the margin.
+      p_equivalence: p of two one-sided tests, min(1, 2 m p / 0.8); at most the level if the
+        interval lies within the margin.
       diverged: (count, runs) of the arm and of the baseline.
       p_divergence: p of Boschloo's test that the arm diverges no more often, min(1, m p / 0.2).
-      seeds_needed: Seeds for 80 % power at the margin (and equivalence at 0), or None if none do.
+      seeds_needed: Seeds for 80 % power at the margin and for equivalence at 0, or None.
       verdict: One of the words of `outcomes`.
       words: The verdict in full, e.g. "better by more than 0.01 (few seeds)".
       solved: With a target, (count, runs) that reach it, of the arm and of the baseline.
@@ -485,12 +462,12 @@ class Contrast(NamedTuple):
     interval: tuple[float, float]
     p: float
     p_equivalence: float
-    diverged: tuple[tuple[int, int], tuple[int, int]]
+    diverged: tuple[Count, Count]
     p_divergence: float
     seeds_needed: int | None
     verdict: str
     words: str
-    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    solved: tuple[Count, Count] | None = None
     updates: tuple[float | None, float | None] | None = None
 
 
@@ -515,18 +492,18 @@ def compare(
       family: Number m of planned contrasts; those without data keep their part of the level.
       primary: Arms that the question is about, or None for all. The others get the interval of a
         single contrast, and no word.
-      target: Score from which on a run has solved its task; words are then about that instead of
-        about the mean.
+      target: Score from which on a run has solved its task; the words are then about solved runs
+        instead of the mean.
     """
     asked = [name for name in arms if primary is None or name in primary]
-    size = max(family or 0, len(asked), 1)
+    family = max(family or 0, len(asked), 1)
     contrasts = []
     for name, outcomes in arms.items():
-        share = size if name in asked else 1
-        contrast = _contrast(name, base, outcomes, margin, larger_is_better, level, share)
+        size = family if name in asked else 1
+        contrast = _contrast(name, base, outcomes, margin, larger_is_better, level, size)
         if target is not None:
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
-            contrast = _by_target(contrast, *runs, level, share)
+            contrast = _by_target(contrast, *runs, level, size)
         if name not in asked:
             words = f"{NOT_PRIMARY}: an interval and no word"
             contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
@@ -545,23 +522,23 @@ def _contrast(
 ) -> Contrast:
     """Compares one arm with the baseline by its mean, as one of `size` contrasts."""
     shared = sorted(base.keys() & arm.keys())
-    seeds = [seed for seed in shared if _is_number(base[seed]) and _is_number(arm[seed])]
-    arm_values, base_values = (np.array([by[s].value for s in seeds], float) for by in (arm, base))
-    d = (arm_values - base_values) * (1.0 if larger_is_better else -1.0)
-    scale = float(np.abs([arm_values, base_values]).max(initial=0.0))
+    seeds = [seed for seed in shared if _has_score(base[seed]) and _has_score(arm[seed])]
+    scores = np.array([[by_seed[seed].value for seed in seeds] for by_seed in (arm, base)], float)
+    d = (scores[0] - scores[1]) * (1.0 if larger_is_better else -1.0)
+    scale = float(np.abs(scores).max(initial=0.0))
     mean, error, p = map(float, paired_t(d, scale) if seeds else (math.nan, math.nan, 1.0))
     count, freedom, share = len(seeds), len(seeds) - 1, FOR_MEANS / size
     low, high = interval(mean, error, freedom, share * level)
-    gone, base_gone = (sum(by[s].diverged for s in shared) for by in (arm, base))
+    gone, base_gone = (sum(by_seed[s].diverged for s in shared) for by_seed in (arm, base))
     diverged = (gone, len(shared)), (base_gone, len(shared))
     p_divergence = min(1.0, boschloo_p(*diverged) * size / FOR_DIVERGENCE)
-    if seeds and not d.any() and not gone + base_gone:
-        verdict, words = IDENTICAL, "identical: the change did nothing"
-    elif gone or base_gone:
+    if gone or base_gone:
         reason = f"{gone} of {len(shared)} diverged, of the base {base_gone}"
         verdict, words = NO_VERDICT, f"no verdict on the mean: {reason}"
         if p_divergence <= level:
             verdict, words = UNSTABLE, f"unstable: {reason}"
+    elif seeds and not d.any():
+        verdict, words = IDENTICAL, "identical: the change did nothing"
     elif count < FEWEST_FOR_A_VERDICT:
         verdict, words = NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
     elif error == 0:
@@ -586,29 +563,30 @@ def _contrast(
     )
 
 
+def _has_score(outcome: Outcome) -> bool:
+    return outcome.value is not None and math.isfinite(outcome.value) and not outcome.diverged
+
+
 def _by_target(
-    contrast: Contrast, arm_runs: Reached, base_runs: Reached, level: float, size: int
+    contrast: Contrast, arm: Reached, base: Reached, level: float, size: int
 ) -> Contrast:
     """Judges a contrast by how many runs reach a target, and when."""
-    counts, medians = (arm_runs.share, base_runs.share), (arm_runs.median, base_runs.median)
-    p_count = difference_of_counts_p(*counts)
-    p_sooner, gain = sooner_p(arm_runs, base_runs)
+    (solved, runs), (base_solved, base_runs) = arm.share, base.share
+    p_sooner, gain = sooner_p(arm, base)
+    p_count = boschloo_p(arm.share, base.share, "two-sided")
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
-    shown = (
-        f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"
-    )
-    times = [f"{median:,.0f}" if median is not None else "never" for median in medians]
+    shown = f"{solved} of {runs} solve it, of the base {base_solved} of {base_runs}"
     verdict, words = UNRESOLVED, f"unresolved: {shown}"
     if contrast.verdict == UNSTABLE:
         verdict, words = UNSTABLE, f"{contrast.words}; {shown}"
-    elif min(counts[0][1], counts[1][1]) < FEWEST_FOR_A_VERDICT:
-        verdict, words = NO_VERDICT, f"no verdict from {min(c[1] for c in counts)} seeds: {shown}"
+    elif min(runs, base_runs) < FEWEST_FOR_A_VERDICT:
+        verdict, words = NO_VERDICT, f"no verdict from {min(runs, base_runs)} seeds: {shown}"
     elif p_count <= level:
-        verdict = BETTER if counts[0][0] * counts[1][1] > counts[1][0] * counts[0][1] else WORSE
+        verdict = BETTER if solved * base_runs > base_solved * runs else WORSE
         words = f"{verdict}: {shown}"
     elif p_sooner <= level:
-        verdict = BETTER if gain > 0 else WORSE
-        when = "sooner" if gain > 0 else "later"
+        verdict, when = (BETTER, "sooner") if gain > 0 else (WORSE, "later")
+        times = ["never" if r.median is None else f"{r.median:,.0f}" for r in (arm, base)]
         words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {shown}"
     # A mean and its interval would describe no run.
     return contrast._replace(
@@ -620,8 +598,8 @@ def _by_target(
         seeds_needed=None,
         verdict=verdict,
         words=words,
-        solved=counts,
-        updates=medians,
+        solved=(arm.share, base.share),
+        updates=(arm.median, base.median),
     )
 
 
@@ -635,7 +613,3 @@ def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
     if -margin < low and high < margin:
         return SAME, f"no different within {margin:g}"
     return UNRESOLVED, "unresolved"
-
-
-def _is_number(outcome: Outcome) -> bool:
-    return outcome.value is not None and math.isfinite(outcome.value) and not outcome.diverged
