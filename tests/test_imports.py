@@ -30,7 +30,7 @@ ALLOWED = {
     "config": ("declarations", "model_options", "options"),
     "suggestions": (),
     "own": ("config", "errors", "options"),
-    "constraints": ("data", "options"),
+    "constraints": ("data", "declarations", "options"),
     "resolve": (
         *("config", "constraints", "declarations", "errors", "metrics", "model_options"),
         *("options", "own", "suggestions"),
