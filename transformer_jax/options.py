@@ -13,7 +13,7 @@ import importlib
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 
@@ -121,7 +121,8 @@ class FrozenOptions(dict):
         return cls({k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
 
 
-class SameAs(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SameAs:
     """A default that is the value of the option with this full key."""
 
     key: str
