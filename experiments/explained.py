@@ -65,8 +65,8 @@ def as_markdown() -> str:
 
 
 def says(section: type) -> str:
-    """Returns the docstring of a section, in one line."""
-    return " ".join((section.__doc__ or "").split())
+    """Returns the description of a section, in one line."""
+    return " ".join((section.__doc__ or "").partition("Attributes:")[0].split())
 
 
 def _prefix(key: str) -> str:

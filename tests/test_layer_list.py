@@ -271,7 +271,7 @@ def test_options_of_a_type_are_checked_stored_and_reach_its_blocks():
                 "model__layer_types__G__mixer": "state_space",
                 "model__layer_types__G__attention": "linear",
             },
-            r"in layers of type G: model\.mixer=state_space takes the place.*attention=linear",
+            r"in layers of type G: model\.mixer=state_space.* takes the place.*attention=linear",
         ),
         ({"model__parametrisation": "mup"}, "worked out for blocks that are alike"),
         ({"model__architecture": "recurrent_decoder"}, "recurrent_decoder has no blocks"),

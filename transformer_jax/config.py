@@ -10,7 +10,6 @@ import math
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt, Predicate
-from typing_extensions import Doc
 
 from transformer_jax.declarations import Option, options_of_section
 from transformer_jax.model_options import ModelOptions
@@ -29,21 +28,16 @@ from transformer_jax.options import (
     TracedPositive,
     UserDefined,
     Variant,
-    is_number,
 )
 
 
 def _are_shares(value: tuple) -> bool:
-    are_shares = all(is_number(share) and 0 < share < 1 for share in value)
-    return len(value) == 3 and are_shares and math.isclose(sum(value), 1)
+    return len(value) == 3 and all(0 < share < 1 for share in value) and math.isclose(sum(value), 1)
 
 
 def _are_multipliers(value: tuple) -> bool:
-    try:
-        pairs = [part.split("=") for part in value]
-        return all(path and 0 <= float(factor) < math.inf for path, factor in pairs)
-    except (AttributeError, ValueError):
-        return False
+    pairs = [part.split("=") for part in value]  # pydantic takes a ValueError for False
+    return all(path and 0 <= float(factor) < math.inf for path, factor in pairs)
 
 
 _TOKENIZERS = ("byte", "char", "bpe", "word")
@@ -69,6 +63,13 @@ Multipliers = Annotated[
         "token_embedding=0.1,block_0=0.5",
     ),
 ]
+ParameterName = Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"]
+WeightsPath = Annotated[
+    str,
+    Predicate(bool),
+    Form("a run's directory, a Hugging Face folder, or OWNER/NAME on its hub", "runs/a"),
+]
+VectorsPath = Annotated[str, Predicate(bool), Form("a file of word vectors", "vectors.txt")]
 TokenizerName = Annotated[
     str,
     UserDefined(),
@@ -84,378 +85,263 @@ TokenizerName = Annotated[
 
 
 class Run:
-    """Options of the whole run."""
+    """Options of the whole run.
 
-    seed: Annotated[Seed, Doc("Seed of initial values, data order and dropout.")] = 0
+    Attributes:
+      seed: Seed of initial values, data order and dropout.
+    """
+
+    seed: Seed = 0
 
 
 class Seeds:
-    """Separate seeds, which replace `seed` for one purpose each."""
+    """Separate seeds, which replace `seed` for one purpose each.
 
-    initial: Annotated[Seed | None, Doc("Seed of the initial values; `seed` if None.")] = None
+    Attributes:
+      initial: Seed of the initial values; `seed` if None.
+      order: Seed of the data order; `seed` if None.
+      dropout: Seed of dropout; `seed` if None.
+    """
 
-    order: Annotated[Seed | None, Doc("Seed of the data order; `seed` if None.")] = None
-
-    dropout: Annotated[Seed | None, Doc("Seed of dropout; `seed` if None.")] = None
+    initial: Seed | None = None
+    order: Seed | None = None
+    dropout: Seed | None = None
 
 
 class Data:
-    """Training and evaluation data."""
+    """Training and evaluation data.
 
-    task: Annotated[
-        str, Variant("data.tasks:TASKS", "data"), Doc("What an example is, and how it is scored.")
-    ] = "language_modelling"
+    Attributes:
+      task: What an example is, and how it is scored.
+      source: Name of embedded data, or a path. language_modelling and masked_language_modelling:
+        shakespeare, movie_snippets; a text file, a folder of .txt files, or shards made by `python
+        -m experiments.make_shards`. Synthetic tasks with a known best loss: copy, reverse, recall,
+        agreement, markov, modular_addition. translation: tatoeba_en_es; a .tsv or .csv file of
+        sentence pairs without a header. text_classification: movie_snippets; a .tsv or .csv file
+        with the columns text and label, and text_pair for pairs of texts. image_classification:
+        digits, fashion_mnist; an .npz file, a folder of IDX files, CIFAR-10's binary version, or a
+        folder with a folder of pictures per class. vector_classification: an .npz file with vectors
+        [N, L, F] and labels [N].
+      tokenizer: Tokenizer. A tokenizer.json is that of a run or of Hugging Face. Shards have their
+        own.
+      vocab_size: Vocabulary size of a bpe or word tokenizer, which is trained on the training
+        split. Special tokens that some tasks need (end, mask) are added.
+      document_separator: Line that ends a document ('' is an empty line), or None if each file is a
+        document. Shards must be made with the same one.
+      separate_documents: Documents in one window neither attend to nor predict each other.
+      splits: Shares of the training, validation and test split. Texts are split in order, rows and
+        images at random (translations of one sentence together). If the source has a test set,
+        validation is drawn from the rest.
+      split_seed: Seed of the random split. Not part of `seed`, so that runs with other seeds are
+        evaluated on the same examples.
+      train_examples: Number of labelled training examples, or None for all; a smaller set is part
+        of a larger one.
+      length: Length of the model's input in tokens, L, special tokens included.
+    """
 
-    source: Annotated[
-        Text,
-        UserDefined(),
-        Doc(
-            "Name of embedded data, or a path. language_modelling and "
-            "masked_language_modelling: shakespeare, movie_snippets; a text file, a folder of "
-            ".txt files, or shards made by `python -m experiments.make_shards`. Synthetic tasks "
-            "with a known best loss: copy, reverse, recall, agreement, markov, "
-            "modular_addition. translation: tatoeba_en_es; a .tsv or .csv file of sentence "
-            "pairs without a header. text_classification: movie_snippets; a .tsv or .csv file "
-            "with the columns text and label, and text_pair for pairs of texts. "
-            "image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, "
-            "CIFAR-10's binary version, or a folder with a folder of pictures per class. "
-            "vector_classification: an .npz file with vectors [N, L, F] and labels [N]."
-        ),
-    ] = "shakespeare"
-
-    tokenizer: Annotated[
-        TokenizerName,
-        Doc(
-            "Tokenizer. A tokenizer.json is that of a run or of Hugging Face. Shards have their "
-            "own."
-        ),
-    ] = "char"
-
-    vocab_size: Annotated[
-        Annotated[int, Ge(257)],
-        Doc(
-            "Vocabulary size of a bpe or word tokenizer, which is trained on the training "
-            "split. Special tokens that some tasks need (end, mask) are added."
-        ),
-    ] = 4096
-
-    document_separator: Annotated[
-        Annotated[str, Form("a string", "<|endoftext|>")] | None,
-        Doc(
-            "Line that ends a document ('' is an empty line), or None if each file is a "
-            "document. Shards must be made with the same one."
-        ),
-    ] = None
-
-    separate_documents: Annotated[
-        Switch, Doc("Documents in one window neither attend to nor predict each other.")
-    ] = False
-
-    splits: Annotated[
-        Splits,
-        Doc(
-            "Shares of the training, validation and test split. Texts are split in order, rows "
-            "and images at random (translations of one sentence together). If the source has a "
-            "test set, validation is drawn from the rest."
-        ),
-    ] = (0.9, 0.05, 0.05)
-
-    split_seed: Annotated[
-        Natural,
-        Doc(
-            "Seed of the random split. Not part of `seed`, so that runs with other seeds are "
-            "evaluated on the same examples."
-        ),
-    ] = 0
-
-    train_examples: Annotated[
-        Count | None,
-        Doc(
-            "Number of labelled training examples, or None for all; a smaller set is part of a "
-            "larger one."
-        ),
-    ] = None
-
-    length: Annotated[
-        Annotated[int, Ge(2)],
-        Doc("Length of the model's input in tokens, L, special tokens included."),
-    ] = 64
+    task: Annotated[str, Variant("data.tasks:TASKS", "data")] = "language_modelling"
+    source: Annotated[Text, UserDefined()] = "shakespeare"
+    tokenizer: TokenizerName = "char"
+    vocab_size: Annotated[int, Ge(257)] = 4096
+    document_separator: Annotated[str, Form("a string", "<|endoftext|>")] | None = None
+    separate_documents: Switch = False
+    splits: Splits = (0.9, 0.05, 0.05)
+    split_seed: Natural = 0
+    train_examples: Count | None = None
+    length: Annotated[int, Ge(2)] = 64
 
 
 class Model(ModelOptions):
-    """The model."""
+    """The model.
 
-    architecture: Annotated[
-        str,
-        Variant("models:MODELS", "model"),
-        Doc(
-            "Architecture; the task decides which ones are possible. A class of your own gets "
-            "the model options that it has fields for, and its other fields are options too."
-        ),
-    ] = "decoder"
+    Attributes:
+      architecture: Architecture; the task decides which ones are possible. A class of your own gets
+        the model options that it has fields for, and its other fields are options too.
+      match_parameters: Chooses the width of a recurrent architecture so that it has as many
+        parameters as this architecture with the same options; None leaves the width.
+      max_length: Longest possible input in tokens, at least data.length.
+      dtype: Precision of the computation. Parameters, optimizer, softmax, norms and loss are always
+        float32.
+    """
 
-    match_parameters: Annotated[
-        Literal["decoder", "encoder"] | None,
-        Doc(
-            "Chooses the width of a recurrent architecture so that it has as many parameters as "
-            "this architecture with the same options; None leaves the width."
-        ),
-    ] = None
-
-    max_length: Annotated[
-        Count,
-        Doc("Longest possible input in tokens, at least data.length."),
-    ] = SameAs("data.length")  # ty: ignore
-
-    dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Doc(
-            "Precision of the computation. Parameters, optimizer, softmax, norms and loss are "
-            "always float32."
-        ),
-    ] = "float32"
+    architecture: Annotated[str, Variant("models:MODELS", "model")] = "decoder"
+    match_parameters: Literal["decoder", "encoder"] | None = None
+    max_length: Count = SameAs("data.length")  # ty: ignore
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class Mesh:
     """Number of devices per axis of the mesh. A mesh changes only the order of sums, so a run may
     continue with another one.
+
+    Attributes:
+      data: Devices that each take a part of the batch; -1 means all that the other axes leave.
+      fsdp: Devices that each take a part of the batch, and keep a part of every large array of
+        parameters and optimizer state.
+      tensor: Devices that each have some heads and some hidden features.
+      sequence: Devices that each have some positions of each sequence.
+      rules: Rules that divide arrays over the mesh, see transformer_jax/sharding.py, or MODULE:NAME
+        of a function that returns such Rules.
     """
 
-    data: Annotated[
-        MeshSize,
-        Doc("Devices that each take a part of the batch; -1 means all that the other axes leave."),
-    ] = 1
-
-    fsdp: Annotated[
-        MeshSize,
-        Doc(
-            "Devices that each take a part of the batch, and keep a part of every large array "
-            "of parameters and optimizer state."
-        ),
-    ] = 1
-
-    tensor: Annotated[
-        MeshSize, Doc("Devices that each have some heads and some hidden features.")
-    ] = 1
-
-    sequence: Annotated[
-        MeshSize, Doc("Devices that each have some positions of each sequence.")
-    ] = 1
-
-    rules: Annotated[
-        str,
-        Variant("placement:RULES"),
-        Doc(
-            "Rules that divide arrays over the mesh, see transformer_jax/sharding.py, or "
-            "MODULE:NAME of a function that returns such Rules."
-        ),
-    ] = "default"
+    data: MeshSize = 1
+    fsdp: MeshSize = 1
+    tensor: MeshSize = 1
+    sequence: MeshSize = 1
+    rules: Annotated[str, Variant("placement:RULES")] = "default"
 
 
 class Initial:
-    """Sources of initial weights other than random initialisation."""
+    """Sources of initial weights other than random initialisation.
 
-    weights: Annotated[
-        Annotated[
-            str,
-            Predicate(bool),
-            Form("a run's directory, a Hugging Face folder, or OWNER/NAME on its hub", "runs/a"),
-        ]
-        | None,
-        Doc(
-            "Weights for every parameter with the same path and shape. The tokenizer must be "
-            "the same: give data.tokenizer the run's tokenizer.json. `--config=FOLDER` also "
-            "takes a Hugging Face folder's shapes and tokenizer."
-        ),
-    ] = None
+    Attributes:
+      weights: Weights for every parameter with the same path and shape. The tokenizer must be the
+        same: give data.tokenizer the run's tokenizer.json. `--config=FOLDER` also takes a Hugging
+        Face folder's shapes and tokenizer.
+      word_vectors: Word vectors in word2vec's text format for the embedding of the words that the
+        file has. model.width must be their size.
+    """
 
-    word_vectors: Annotated[
-        Annotated[str, Predicate(bool), Form("a file of word vectors", "vectors.txt")] | None,
-        Doc(
-            "Word vectors in word2vec's text format for the embedding of the words that the "
-            "file has. model.width must be their size."
-        ),
-    ] = None
+    weights: WeightsPath | None = None
+    word_vectors: VectorsPath | None = None
 
 
 class Training:
-    """Parameter updates."""
+    """Parameter updates.
 
-    steps: Annotated[Count, Doc("Number of updates.")] = 2000
+    Attributes:
+      steps: Number of updates.
+      batch_size: Examples per update, B.
+      accumulation: Number of parts in which a batch is computed, to save memory; a divisor of
+        batch_size. The gradient is that of the whole batch; each part draws its own dropout.
+      loss_chunk: Number of positions whose logits are made at once, to save memory, or None for
+        all.
+      frozen: Parameters that are not trained, e.g. token_embedding or block_0/attention.
+      weight_ema: Decay per update of an exponential moving average of the weights, which is
+        evaluated, sampled from and loaded, or None for the weights themselves.
+      clip_norm: Largest global norm of the gradient; a larger gradient is scaled down. None does
+        not clip.
+    """
 
-    batch_size: Annotated[Count, Doc("Examples per update, B.")] = 12
-
-    accumulation: Annotated[
-        Count,
-        Doc(
-            "Number of parts in which a batch is computed, to save memory; a divisor of "
-            "batch_size. The gradient is that of the whole batch; each part draws its own "
-            "dropout."
-        ),
-    ] = 1
-
-    loss_chunk: Annotated[
-        Count | None,
-        Doc("Number of positions whose logits are made at once, to save memory, or None for all."),
-    ] = None
-
-    frozen: Annotated[
-        ParameterPaths,
-        Doc("Parameters that are not trained, e.g. token_embedding or block_0/attention."),
-    ] = ()
-
-    weight_ema: Annotated[
-        OpenShare | None,
-        Doc(
-            "Decay per update of an exponential moving average of the weights, which is "
-            "evaluated, sampled from and loaded, or None for the weights themselves."
-        ),
-    ] = None
-
-    clip_norm: Annotated[
-        Positive | None,
-        Doc(
-            "Largest global norm of the gradient; a larger gradient is scaled down. None does "
-            "not clip."
-        ),
-    ] = 1.0
+    steps: Count = 2000
+    batch_size: Count = 12
+    accumulation: Count = 1
+    loss_chunk: Count | None = None
+    frozen: ParameterPaths = ()
+    weight_ema: OpenShare | None = None
+    clip_norm: Positive | None = 1.0
 
 
 class Objective:
-    """The training objective. Evaluation always uses cross-entropy."""
+    """The training objective. Evaluation always uses cross-entropy.
 
-    name: Annotated[
-        str, Variant("training.objectives:OBJECTIVES", "objective"), Doc("See docs/catalogue.md.")
-    ] = "cross_entropy"
+    Attributes:
+      name: See docs/catalogue.md.
+    """
+
+    name: Annotated[str, Variant("training.objectives:OBJECTIVES", "objective")] = "cross_entropy"
 
 
 class Optimizer:
-    """The optimizer."""
+    """The optimizer.
 
-    name: Annotated[
-        str, Variant("training.optimizers:OPTIMIZERS", "optimizer"), Doc("See docs/catalogue.md.")
-    ] = "adamw"
+    Attributes:
+      name: See docs/catalogue.md.
+      learning_rate: Peak learning rate.
+      weight_decay: Weight decay. It is multiplied with the learning rate; in adam and sgd it is
+        added to the gradient.
+      decay_parameters: Names of the parameters with weight decay.
+      learning_rate_multipliers: Factors of the learning rate by parameter path; 0 freezes.
+      decay_multipliers: Factors of the weight decay by parameter path.
+    """
 
-    learning_rate: Annotated[TracedPositive, Doc("Peak learning rate.")] = 0.001
-
-    weight_decay: Annotated[
-        TracedNonNegative,
-        Doc(
-            "Weight decay. It is multiplied with the learning rate; in adam and sgd it is added "
-            "to the gradient."
-        ),
-    ] = 0.1
-
-    decay_parameters: Annotated[
-        tuple[
-            Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"], ...
-        ],
-        Doc("Names of the parameters with weight decay."),
-    ] = ("kernel", "embedding")
-
-    learning_rate_multipliers: Annotated[
-        Multipliers, Doc("Factors of the learning rate by parameter path; 0 freezes.")
-    ] = ()
-
-    decay_multipliers: Annotated[
-        Multipliers, Doc("Factors of the weight decay by parameter path.")
-    ] = ()
+    name: Annotated[str, Variant("training.optimizers:OPTIMIZERS", "optimizer")] = "adamw"
+    learning_rate: TracedPositive = 0.001
+    weight_decay: TracedNonNegative = 0.1
+    decay_parameters: tuple[ParameterName, ...] = ("kernel", "embedding")
+    learning_rate_multipliers: Multipliers = ()
+    decay_multipliers: Multipliers = ()
 
 
 class Schedule:
-    """The learning rate schedule."""
+    """The learning rate schedule.
 
-    name: Annotated[
-        str, Variant("training.schedules:SCHEDULES", "schedule"), Doc("See docs/catalogue.md.")
-    ] = "warmup_cosine"
+    Attributes:
+      name: See docs/catalogue.md.
+    """
+
+    name: Annotated[str, Variant("training.schedules:SCHEDULES", "schedule")] = "warmup_cosine"
 
 
 class Evaluation:
-    """Evaluation. It does not affect the trained parameters."""
+    """Evaluation. It does not affect the trained parameters.
 
-    every: Annotated[
-        Count,
-        Doc(
-            "Updates between evaluations on the validation split. After the last update the "
-            "validation and test splits are evaluated."
-        ),
-    ] = 500
+    Attributes:
+      every: Updates between evaluations on the validation split. After the last update the
+        validation and test splits are evaluated.
+      batch_size: Examples per evaluation batch.
+      stride: Tokens between the starts of two windows, at most data.length (None). Each token is
+        scored once.
+      metrics: Metrics besides loss, accuracy and the task's own scores, see docs/catalogue.md, or
+        MODULE:NAME of your own.
+      target: Validation loss that metrics such as updates_to_target refer to.
+    """
 
-    batch_size: Annotated[Count, Doc("Examples per evaluation batch.")] = 64
-
-    stride: Annotated[
-        Count | None,
-        Doc(
-            "Tokens between the starts of two windows, at most data.length (None). Each token "
-            "is scored once."
-        ),
-    ] = None
-
-    metrics: Annotated[
-        tuple[str, ...],
-        Variant("metrics:METRICS"),
-        Doc(
-            "Metrics besides loss, accuracy and the task's own scores, see docs/catalogue.md, "
-            "or MODULE:NAME of your own."
-        ),
-    ] = ()
-
-    target: Annotated[
-        Number | None,
-        Doc("Validation loss that metrics such as updates_to_target refer to."),
-    ] = None
+    every: Count = 500
+    batch_size: Count = 64
+    stride: Count | None = None
+    metrics: Annotated[tuple[str, ...], Variant("metrics:METRICS")] = ()
+    target: Number | None = None
 
 
 class Hooks:
     """Functions that are called during training. They do not affect it, except those marked
     `intervenes`.
+
+    Attributes:
+      functions: Hooks, or MODULE:NAME of your own; their numbers go to metrics.jsonl.
+      every: Updates between two calls; hooks are also called after the last update.
     """
 
-    functions: Annotated[
-        tuple[str, ...],
-        Variant("training.hooks:HOOKS"),
-        Doc("Hooks, or MODULE:NAME of your own; their numbers go to metrics.jsonl."),
-    ] = ()
-
-    every: Annotated[
-        Count, Doc("Updates between two calls; hooks are also called after the last update.")
-    ] = 100
+    functions: Annotated[tuple[str, ...], Variant("training.hooks:HOOKS")] = ()
+    every: Count = 100
 
 
 class Logging:
-    """Logging. It does not affect the trained parameters."""
+    """Logging. It does not affect the trained parameters.
 
-    every: Annotated[
-        Count, Doc("Updates between rows of metrics.jsonl, which are means since the last row.")
-    ] = 10
+    Attributes:
+      every: Updates between rows of metrics.jsonl, which are means since the last row.
+      writers: Further destinations of the rows of metrics.jsonl (the extra `trackers`). wandb
+        writes offline unless WANDB_MODE is set.
+    """
 
-    writers: Annotated[
-        tuple[Literal["tensorboard", "wandb"], ...],
-        Doc(
-            "Further destinations of the rows of metrics.jsonl (the extra `trackers`). wandb "
-            "writes offline unless WANDB_MODE is set."
-        ),
-    ] = ()
+    every: Count = 10
+    writers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
 
 class Checkpoint:
-    """Checkpoints. They do not affect the trained parameters."""
+    """Checkpoints. They do not affect the trained parameters.
 
-    every: Annotated[
-        Count, Doc("Updates between checkpoints. The last update is always saved.")
-    ] = 500
+    Attributes:
+      every: Updates between checkpoints. The last update is always saved.
+      keep: Number of newest checkpoints that are kept.
+    """
 
-    keep: Annotated[Count, Doc("Number of newest checkpoints that are kept.")] = 2
+    every: Count = 500
+    keep: Count = 2
 
 
 class Sample:
-    """The sample at the end. It does not affect the trained parameters."""
+    """The sample at the end. It does not affect the trained parameters.
 
-    num_tokens: Annotated[Natural, Doc("Tokens of the sample; 0 draws none.")] = 300
+    Attributes:
+      num_tokens: Tokens of the sample; 0 draws none.
+      temperature: Divisor of the logits; 0 takes the likeliest token.
+    """
 
-    temperature: Annotated[
-        NonNegative, Doc("Divisor of the logits; 0 takes the likeliest token.")
-    ] = 0.8
+    num_tokens: Natural = 300
+    temperature: NonNegative = 0.8
 
 
 SECTIONS: dict[str, type] = {

@@ -4,8 +4,6 @@ import contextlib
 import copy
 import importlib.util
 import json
-import sys
-import traceback
 from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,20 @@ from ml_collections.config_dict import RequiredValueError
 
 from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
 from transformer_jax.errors import InvalidInput, suggest
-from transformer_jax.options import SameAs, is_user_defined
-from transformer_jax.own import chosen, find, hashes_of, names_own, refuse_modules
+from transformer_jax.options import SameAs
+from transformer_jax.own import (
+    chosen,
+    frames_in,
+    hashes_of,
+    importable_from,
+    intervenes,
+    names_own,
+    refuse_module,
+)
 from transformer_jax.resolve import (
+    CHOICES,
     completed,
     import_own,
-    of_type,
     option_for,
     own_choices_of,
     plain_key,
@@ -38,8 +44,6 @@ _ALWAYS_STORED = (
     *("schedule.name", "evaluation.every", "logging.every", "checkpoint.every"),
     "sample.num_tokens",
 )
-
-_CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 
 # Changing these changes no bit of the trained parameters, so a run may be resumed with others.
 CADENCE = (
@@ -59,12 +63,6 @@ def is_among(key: str, names: tuple[str, ...]) -> bool:
     return key in names or key.startswith(tuple(name for name in names if name.endswith(".")))
 
 
-def has_intervening_hooks(config: ConfigDict) -> bool:
-    """Returns whether a hook of a config changes training; a hook that is not imported may."""
-    own = (hook for hook in config.hooks.functions if is_user_defined(hook))
-    return any(getattr(find(hook), "intervenes", find(hook) is None) for hook in own)
-
-
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
     """Returns full key -> value with references resolved, in the config's order."""
     flat: dict[str, Any] = {}
@@ -82,11 +80,7 @@ def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
 
 
 def check(config: ConfigDict) -> None:
-    """Raises InvalidInput if a config has any problem, all of them in one report.
-
-    Raises:
-      InvalidInput: At most eight lines.
-    """
+    """Raises InvalidInput if a config has any problem, all of them in one report."""
     report(problems_of(flatten(config)))
 
 
@@ -121,26 +115,22 @@ class ConfigFile:
       module: The module that it defines.
     """
 
-    def __init__(self, path: str, flag: str = "--config") -> None:
+    def __init__(self, path: str) -> None:
         """Executes the file.
 
-        Args:
-          path: Path of the file.
-          flag: Flag that named it.
         Raises:
           InvalidInput: The file does not exist, is not Python, or raised an error.
         """
-        file, self.given = Path(path), f"{flag}={path}"
+        file, self.path, self.given = Path(path), path, f"--config={path}"
         if file.is_dir():
             raise InvalidInput(f"{self.given}: a folder; expected a Python file (.py)")
         if not file.is_file():
-            folder = file.parent
-            nearby = [str(other) for other in folder.glob("*.py")] if folder.is_dir() else []
+            nearby = map(str, file.parent.glob("*.py"))
             raise InvalidInput(f"{self.given}: no such file{suggest(path, nearby)}")
         spec = importlib.util.spec_from_file_location("config_file", file)
         if spec is None or spec.loader is None:
             raise InvalidInput(f"{self.given}: expected a Python file (.py)")
-        self.path, self.module = path, importlib.util.module_from_spec(spec)
+        self.module = importlib.util.module_from_spec(spec)
         with self._faults():
             spec.loader.exec_module(self.module)
 
@@ -169,13 +159,13 @@ class ConfigFile:
         if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
             kind = type(config).__name__
             raise InvalidInput(f"{self.given}: get_config() returned {kind}; expected ConfigDict")
-        with self._faults():  # a list that holds a reference, say
+        with self._faults():  # e.g. in a list that holds a reference
             _fill_required(config, overrides)
             flat = flatten(config)
             problems = import_own({k: v for k, v in flat.items() if k not in overrides})
-            # Before defaults are filled in, which would take the place of a dict that stands where
-            # a value belongs.
-            changes = {**flat, **{key: v for key, v in overrides.items() if key in _CHOICES}}
+            # Before defaults are filled in, which would replace a dict that stands where a value
+            # belongs.
+            changes = {**flat, **{key: v for key, v in overrides.items() if key in CHOICES}}
             unknown = [unknown_key(key, changes) for key in flat if not option_for(key, changes)]
             report(problems + unknown)
         return config
@@ -183,21 +173,18 @@ class ConfigFile:
     @contextlib.contextmanager
     def _faults(self) -> Generator[None]:
         """Re-raises errors in the user's file as InvalidInput with the line number."""
-        here = str(Path.cwd())
-        sys.path.insert(0, here)  # so that a config finds the one it derives from
         try:
-            yield
-        except InvalidInput as error:  # of ours, that the file called
-            line = _line_in(self.path, error)
-            raise InvalidInput(f"{self.given}{line}: {error}") from error
+            with importable_from(Path.cwd()):  # so that a config finds the one it derives from
+                yield
         except Exception as error:
-            kind, line = type(error).__name__, _line_in(self.path, error)
+            frames = frames_in(error, Path(self.path).absolute())
+            line = f" at line {frames[-1].lineno}" if frames else ""
+            if isinstance(error, InvalidInput):  # of ours, that the file called
+                raise InvalidInput(f"{self.given}{line}: {error}") from error
             is_one = "of original type" in str(error)
             hint = "\nseveral values are a tuple: ('one',)" if is_one else ""
+            kind = type(error).__name__
             raise InvalidInput(f"{self.given}: {kind}{line}: {error}{hint}") from error
-        finally:
-            with contextlib.suppress(ValueError):  # the file may have changed the path itself
-                sys.path.remove(here)
 
 
 def defaults() -> ConfigDict:
@@ -213,23 +200,32 @@ def defaults() -> ConfigDict:
 def _complete(config: ConfigDict) -> None:
     """Adds the default of each option that a config leaves out, or a reference to another value."""
     flat = flatten(config)
-    for key, default in DEFAULTS.items():
-        if key not in flat and not isinstance(default, SameAs):
-            _assign(config, key, default)
-    for key, default in DEFAULTS.items():
-        if key not in flat and isinstance(default, SameAs):
-            *sections, name = default.key.split(".")
-            holder = config
-            for section in sections:
-                holder = holder[section]
-            _assign(config, key, holder.get_oneway_ref(name))
+    missing = (key for key in DEFAULTS if key not in flat)
+    for key in sorted(missing, key=lambda key: isinstance(DEFAULTS[key], SameAs)):
+        default = DEFAULTS[key]
+        if isinstance(default, SameAs):  # whose value was added before
+            section, _, name = default.key.rpartition(".")
+            default = _section_of(config, section).get_oneway_ref(name)
+        _assign(config, key, default)
     for section in VARIANT_SECTIONS.values():  # where options of variants are stated
-        holder = config
-        for name in section.split("."):
-            with holder.unlocked():
-                if name not in holder:
-                    holder[name] = ConfigDict()
-            holder = holder[name]
+        _section_of(config, section)
+
+
+def _assign(config: ConfigDict, key: str, value: Any) -> None:
+    section, _, name = key.rpartition(".")
+    holder = _section_of(config, section)
+    with holder.unlocked(), holder.ignore_type():
+        holder[name] = value
+
+
+def _section_of(config: ConfigDict, section: str) -> ConfigDict:
+    """Returns a section, which is added if it is missing."""
+    for name in section.split(".") if section else ():
+        with config.unlocked():
+            if name not in config:
+                config[name] = ConfigDict()
+        config = config[name]
+    return config
 
 
 def changed(
@@ -251,7 +247,7 @@ def changed(
     config, texts = copy.deepcopy(config), texts or {}
     all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
     # A variant is chosen before its options are looked up in it.
-    for key in sorted(all_changes, key=lambda key: plain_key(key) not in _CHOICES):
+    for key in sorted(all_changes, key=lambda key: plain_key(key) not in CHOICES):
         value, option = all_changes[key], option_for(key, flat)
         if option is None:
             problems.append(unknown_key(key, flat))
@@ -300,24 +296,6 @@ def _unset(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, ConfigDi
                 yield f"{prefix}{name}", config, value
 
 
-def _line_in(path: str, error: Exception) -> str:
-    """Returns the place in the user's file that an error came from."""
-    frames, file = traceback.extract_tb(error.__traceback__), Path(path).absolute()
-    lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
-    return f" at line {lines[-1]}" if lines else ""
-
-
-def _assign(config: ConfigDict, key: str, value: Any) -> None:
-    *sections, name = key.split(".")
-    for section in sections:
-        with config.unlocked():
-            if section not in config:
-                config[section] = ConfigDict()
-        config = config[section]
-    with config.unlocked(), config.ignore_type():
-        config[name] = value
-
-
 def to_json(config: ConfigDict) -> str:
     """Returns the resolved config as plain JSON, sorted by key."""
     return json.dumps(plain(config), indent=1, sort_keys=True) + "\n"
@@ -354,8 +332,7 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
         flat = flatten(json.loads(text))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
-    lost = [key for key in _ALWAYS_STORED if key not in flat]
-    if lost:
+    if lost := [key for key in _ALWAYS_STORED if key not in flat]:
         raise InvalidInput(f"{origin}: incomplete config: missing {', '.join(lost)}")
     if stated is not None:
         flat = {k: v for k, v in flat.items() if k in stated or option_for(k, flat) is not None}
@@ -366,21 +343,10 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
     return ConfigDict(_nested(completed(flat))).lock()
 
 
-def options_of(config: ConfigDict, key: str, letter: str | None = None) -> dict[str, Any]:
-    """Returns the stated options of the variant that `key` chooses: name -> value.
-
-    Args:
-      config: The whole config.
-      key: "model.norm" for example.
-      letter: Letter of a layer type, which may choose another variant.
-    """
-    flat = of_type(flatten(config), letter)
-    return options_of_variant(flat, key, flat.get(key, DEFAULTS[key]))
-
-
-def options_of_variant(flat: Mapping[str, Any], key: str, choice: Any) -> dict[str, Any]:
-    """Returns the options stated in a flat config that a variant reads."""
-    read = variant_options(key, choice) or {}
+def options_of(config: ConfigDict, key: str) -> dict[str, Any]:
+    """Returns the stated options of the variant that `key` chooses: name -> value."""
+    flat = flatten(config)
+    read = variant_options(key, flat.get(key, DEFAULTS[key])) or {}
     return {name.rpartition(".")[2]: flat[name] for name in read if name in flat}
 
 
@@ -395,10 +361,8 @@ def own_choices(config: ConfigDict) -> dict[str, str]:
     choices = dict(own_choices_of(flatten(config)))
     looking = ("evaluation.metrics", "hooks.functions")
     found = {key: choice for key, choice in choices.items() if key not in looking}
-    for hook in filter(is_user_defined, config.hooks.functions):
-        if getattr(find(hook), "intervenes", find(hook) is None):
-            found[f"hooks.functions: {hook}"] = hook
-    return found
+    hooks = filter(intervenes, config.hooks.functions)
+    return found | {f"hooks.functions: {hook}": hook for hook in hooks}
 
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
@@ -413,7 +377,8 @@ def own_modules(config: ConfigDict) -> set[str]:
 
 def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
     """Raises InvalidInput if a stored config names a module that is not allowed."""
-    refuse_modules(own_choices_of(flatten(config)), allow)
+    for key, choice in own_choices_of(flatten(config)):
+        refuse_module(key, choice, allow)
 
 
 def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
@@ -426,7 +391,9 @@ def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
     """Returns full key -> (old, new) of the differences, except keys among `but`, see is_among."""
-    old_flat, new_flat = resolved(old), resolved(new)
-    keys = [key for key in {**old_flat, **new_flat} if not is_among(key, but)]
-    pairs = {key: (old_flat.get(key), new_flat.get(key)) for key in keys}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    before, after = resolved(old), resolved(new)
+    return {
+        key: (before.get(key), after.get(key))
+        for key in before | after
+        if before.get(key) != after.get(key) and not is_among(key, but)
+    }

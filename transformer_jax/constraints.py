@@ -1,13 +1,14 @@
 """Cross-field validation: combinations of individually valid options that make no sense together.
 
 All functions take a completed flat config: full key -> value, with the options that the chosen
-variants read.
+variants read. Private functions yield a key and the reason why its value is refused.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformer_jax.data.tasks import traits_of
+from transformer_jax.declarations import as_text
 from transformer_jax.options import is_user_defined, nearest_divisor
 
 # Schedules that end with the run, which has to be longer than their warm-up.
@@ -18,19 +19,16 @@ _OF_ATTENTION = {  # these would do nothing if a mixer takes the place of attent
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
 }
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # makes blocks differ
+_BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
 _MUP_OPTIMIZERS = ("adamw", "adam", "lion", "schedule_free")
 Flat = Mapping[str, Any]
+Problems = Iterator[tuple[str, str]]
 
 
 def problems_between(flat: Flat) -> Iterator[str]:
     """Yields contradictions in a config, one line each."""
-    yield from _of_positions(flat)
-    yield from _of_attention(flat)
-    if flat["model.parametrisation"] == "mup":
-        yield from (f"model.parametrisation=mup: {problem}" for problem in _of_mup(flat))
-    yield from _of_blocks(flat)
-    yield from _of_task(flat)
-    yield from _of_training(flat)
+    for find in (_of_positions, _of_attention, _of_mup, _of_blocks, _of_task, _of_training):
+        yield from (f"{key}={as_text(flat[key])}: {reason}" for key, reason in find(flat))
 
 
 def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
@@ -50,10 +48,9 @@ def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
     if flat["model.scan_layers"] and depth is not None and depth < 2 * max(1, len(pattern)):
         yield f"model.scan_layers=True: model.depth={depth} has fewer than two repeats, and no loop"
     if pattern and not used.intersection(letters):
-        letter = pattern[0]
         yield (
             f"model.layers={pattern} has no effect: none of its letters is in model.layer_types; "
-            f"e.g. model.layer_types.{letter}.mask=window"
+            f"e.g. model.layer_types.{pattern[0]}.mask=window"
         )
     for key in ("model.mask", *(f"model.layer_types.{letter}.mask" for letter in letters)):
         is_causal = flat["model.architecture"] in ("decoder", "encoder_decoder")
@@ -71,93 +68,79 @@ def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
         )
 
 
-def _given(flat: Flat, usual: Mapping[str, Any]) -> list[str]:
-    """Returns KEY=VALUE of the model options that differ from these values."""
+def _given(flat: Flat, usual: Mapping[str, Any]) -> str:
+    """Returns the model options that differ from these values, as KEY=VALUE, KEY=VALUE."""
     values = {name: flat[f"model.{name}"] for name in usual}
-    return [f"model.{name}={v}" for name, v in values.items() if v != usual[name]]
+    return ", ".join(f"model.{name}={v}" for name, v in values.items() if v != usual[name])
 
 
-def _of_positions(flat: Flat) -> Iterator[str]:
+def _of_positions(flat: Flat) -> Problems:
     length, section = flat["data.length"], "model.position_options"
     if flat["model.max_length"] < length:
-        yield f"model.max_length={flat['model.max_length']}: expected at least data.length={length}"
+        yield "model.max_length", f"expected at least data.length={length}"
     if flat["model.position"] == "contextual" and flat["model.mask"] == "prefix":
-        yield "model.position=contextual: it counts up to the query; model.mask=prefix shows more"
+        yield "model.position", "it counts up to the query; model.mask=prefix shows more"
     if flat["model.position"] != "rotary":
         return
-    scaling, factor = flat[f"{section}.scaling"], flat[f"{section}.factor"]
-    low, high = (flat[f"{section}.{name}_freq_factor"] for name in ("low", "high"))
+    names = ("scaling", "factor", "original_length", "low_freq_factor", "high_freq_factor")
+    scaling, factor, *of_llama3 = (flat[f"{section}.{name}"] for name in names)
+    _, low, high = of_llama3
     if scaling == "none" and factor != 1:
-        yield (
-            f"{section}.factor={factor:g}: it does nothing without {section}.scaling; expected "
-            "linear, ntk or llama3"
-        )
-    if scaling != "llama3" and (flat[f"{section}.original_length"], low, high) != (8192, 1.0, 4.0):
-        yield (
-            f"{section}: original_length, low_freq_factor and high_freq_factor are of "
-            "scaling=llama3; without it they do nothing"
-        )
+        reason = f"it does nothing without {section}.scaling; expected linear, ntk or llama3"
+        yield f"{section}.factor", reason
+    if scaling != "llama3" and of_llama3 != [8192, 1.0, 4.0]:
+        reason = f"{', '.join(names[2:])} are of scaling=llama3; without it they do nothing"
+        yield f"{section}.scaling", reason
     if high <= low:
-        yield f"{section}.high_freq_factor={high}: expected more than low_freq_factor={low}"
+        yield f"{section}.high_freq_factor", f"expected more than low_freq_factor={low}"
 
 
-def _of_attention(flat: Flat) -> Iterator[str]:
-    attention, mask, task = flat["model.attention"], flat["model.mask"], flat["data.task"]
-    architecture, pooling = flat["model.architecture"], flat.get("model.pooling")
+def _of_attention(flat: Flat) -> Problems:
+    mask, task, architecture = flat["model.mask"], flat["data.task"], flat["model.architecture"]
     pools = architecture == "vision_transformer" or task.endswith("_classification")
-    if mask == "causal" and pools and pooling == "class_token":
-        yield (
-            "model.mask=causal: model.pooling=class_token reads the first place, which then sees "
-            "nothing but itself; expected mean or max"
-        )
+    if mask == "causal" and pools and flat.get("model.pooling") == "class_token":
+        reason = "reads the first place, which then sees nothing but itself; expected mean or max"
+        yield "model.mask", f"model.pooling=class_token {reason}"
     idle = _given(flat, _OF_ATTENTION)
     if flat["model.mixer"] != "attention" and idle and architecture != "encoder_decoder":
-        yield (
-            f"model.mixer={flat['model.mixer']} takes the place of self-attention, so that "
-            f"{', '.join(idle)} would do nothing"
-        )
+        yield "model.mixer", f"it takes the place of self-attention; {idle} would do nothing"
     dropped = flat["model.attention_dropout_rate"]
     dropped = flat["model.dropout_rate"] if dropped is None else dropped
-    if attention == "gated_delta" and dropped:
-        yield (
-            "model.attention=gated_delta has no weights that could be dropped; expected "
-            f"model.attention_dropout_rate=0, got {dropped:g}"
-        )
+    if flat["model.attention"] == "gated_delta" and dropped:
+        expected = f"expected model.attention_dropout_rate=0, got {dropped:g}"
+        yield "model.attention", f"it has no weights that could be dropped; {expected}"
     if mask == "prefix" and architecture == "decoder" and task == "language_modelling":
-        prefix, unscored = flat["model.mask_options.length"], flat["data.unscored"]
-        if unscored < prefix - 1:
-            yield (
-                f"data.unscored={unscored}: within a prefix of {prefix} the model sees the "
-                f"answers; expected at least {prefix - 1}"
-            )
+        prefix = flat["model.mask_options.length"]
+        if flat["data.unscored"] < prefix - 1:
+            sees = f"within a prefix of {prefix} the model sees the answers"
+            yield "data.unscored", f"{sees}; expected at least {prefix - 1}"
 
 
-def _of_mup(flat: Flat) -> Iterator[str]:
+def _of_mup(flat: Flat) -> Problems:
+    if flat["model.parametrisation"] == "mup":
+        yield from (("model.parametrisation", reason) for reason in _without_mup_rule(flat))
+
+
+def _without_mup_rule(flat: Flat) -> Iterator[str]:
     """Yields options that muP has no scaling rule for."""
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
     attention, mixer = flat["model.attention"], flat["model.mixer"]
-    architecture, unlike = flat["model.architecture"], _given(flat, _UNLIKE)
+    architecture, mlp_dim = flat["model.architecture"], flat["model.mlp_dim"]
     if initialisation in ("xavier", "fan_in"):
-        yield (
-            f"model.initialisation={initialisation} sets deviations by the width itself; expected "
-            "depth_scaled or normal"
-        )
+        reason = "sets deviations by the width itself; expected depth_scaled or normal"
+        yield f"model.initialisation={initialisation} {reason}"
     if optimizer not in _MUP_OPTIMIZERS:
-        yield (
-            f"its learning rates are for Adam and the like; optimizer.name={optimizer}, expected "
-            f"one of {', '.join(_MUP_OPTIMIZERS)}"
-        )
+        expected = f"optimizer.name={optimizer}, expected one of {', '.join(_MUP_OPTIMIZERS)}"
+        yield f"its learning rates are for Adam and the like; {expected}"
     if optimizer == "adam" and flat["optimizer.weight_decay"]:
         yield (
             "it is not worked out for weight decay that is part of the gradient, as in "
             f"optimizer.name=adam; optimizer.weight_decay={flat['optimizer.weight_decay']}, "
             "expected 0, or adamw"
         )
-    if flat["model.mlp_dim"] is not None:
-        yield (
-            "all that is inside a block has to grow with the width; "
-            f"model.mlp_dim={flat['model.mlp_dim']}, expected None"
-        )
+    if mlp_dim is not None:
+        inside = "all that is inside a block has to grow with the width"
+        yield f"{inside}; model.mlp_dim={mlp_dim}, expected None"
     if mixer != "attention":
         yield f"it is not worked out for model.mixer={mixer}"
     if attention in ("linear", "gated_delta", "differential", "diff_transformer"):
@@ -167,158 +150,121 @@ def _of_mup(flat: Flat) -> Iterator[str]:
     if flat.get("model.variant"):
         yield "model.variant sets a width of its own; give model.width"
     if flat["model.attention_scale"] or flat["model.value_dim"]:
-        yield (
-            "it sets the scale of the scores, and values have to grow; expected None for "
-            "model.attention_scale and model.value_dim"
-        )
+        expected = "expected None for model.attention_scale and model.value_dim"
+        yield f"it sets the scale of the scores, and values have to grow; {expected}"
     if flat.get("model.scale_embeddings"):
         yield "embeddings keep their size; expected model.scale_embeddings=False"
-    if unlike:
-        yield f"it is worked out for blocks that are alike; {', '.join(unlike)}"
+    if unlike := _given(flat, _UNLIKE):
+        yield f"it is worked out for blocks that are alike; {unlike}"
 
 
-def _of_blocks(flat: Flat) -> Iterator[str]:
+def _of_blocks(flat: Flat) -> Problems:
     architecture = flat["model.architecture"]
     if flat["model.sharing"] != "cycle" and flat["model.distinct_blocks"] is None:
-        yield (
-            f"model.sharing={flat['model.sharing']}: without model.distinct_blocks all blocks have "
-            "parameters of their own"
-        )
-    tied = _given(flat, {"distinct_blocks": None, "skips": "none"})
-    if flat["model.scan_layers"] and tied:
-        yield (
-            "model.scan_layers=True: blocks that share parameters or read earlier streams are no "
-            f"loop; expected False, or without {', '.join(tied)}"
-        )
-    by_path = [
-        key
-        for key in ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers")
-        if any(path.startswith("block_") for path in flat[key])
-    ]
-    by_path += (
-        ["training.frozen"] if any(p.startswith("block_") for p in flat["training.frozen"]) else []
-    )
-    if flat["model.scan_layers"] and by_path:
-        yield (
-            "model.scan_layers=True: the blocks of a loop are one array for the optimizer; "
-            f"expected False, or {by_path[0]} without block_"
-        )
-    if flat["model.scan_layers"] and flat["optimizer.name"] == "adafactor":
-        yield (
-            "model.scan_layers=True: optimizer.name=adafactor takes statistics of whole arrays, "
-            "which hold several blocks; expected False, or another optimizer"
-        )
-    of_blocks = {**_UNLIKE, "scan_layers": False, "remat": "none"}
-    given = _given(flat, of_blocks)
-    if given and architecture.startswith("recurrent_") and not is_user_defined(architecture):
-        yield f"{', '.join(given)}: {architecture} has no blocks"
+        reason = "all blocks have parameters of their own"
+        yield "model.sharing", f"without model.distinct_blocks {reason}"
+    if flat["model.scan_layers"]:
+        yield from (("model.scan_layers", reason) for reason in _not_a_loop(flat))
+    given = _given(flat, {**_UNLIKE, "scan_layers": False, "remat": "none"})
+    if given and _is_recurrent(architecture):
+        yield "model.architecture", f"{architecture} has no blocks; {given} would do nothing"
     if not flat.get("model.tie_output", True) and not flat["model.share_embeddings"]:
-        yield (
-            "model.tie_output=False: nothing is shared with model.share_embeddings=False; "
-            "expected True"
-        )
+        reason = "nothing is shared with model.share_embeddings=False; expected True"
+        yield "model.tie_output", reason
     if flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"]:
-        yield "model.wiring=no_residual: model.stochastic_depth would make whole examples 0"
+        yield "model.wiring", "model.stochastic_depth would make whole examples 0"
 
 
-def _of_task(flat: Flat) -> Iterator[str]:
+def _not_a_loop(flat: Flat) -> Iterator[str]:
+    """Yields reasons why the blocks cannot be scanned."""
+    if tied := _given(flat, {"distinct_blocks": None, "skips": "none"}):
+        reason = "blocks that share parameters or read earlier streams are no loop"
+        yield f"{reason}; expected False, or without {tied}"
+    by_path = [key for key in _BY_PATH if any(path.startswith("block_") for path in flat[key])]
+    if by_path:
+        reason = "the blocks of a loop are one array for the optimizer"
+        yield f"{reason}; expected False, or {by_path[0]} without block_"
+    if flat["optimizer.name"] == "adafactor":
+        reason = "takes statistics of whole arrays, which hold several blocks"
+        yield f"optimizer.name=adafactor {reason}; expected False, or a different optimizer"
+
+
+def _is_recurrent(architecture: str) -> bool:
+    return architecture.startswith("recurrent_") and not is_user_defined(architecture)
+
+
+def _of_task(flat: Flat) -> Problems:
     task, architecture = flat["data.task"], flat["model.architecture"]
-    is_own_task, is_own_model = is_user_defined(task), is_user_defined(architecture)
-    fitting, matched = traits_of(task).architectures, flat["model.match_parameters"]
-    if fitting and architecture not in fitting and not is_own_model:
-        yield (
-            f"model.architecture={architecture}: data.task={task} requires {' or '.join(fitting)}"
-        )
-    is_recurrent = architecture.startswith("recurrent_") and not is_own_model
-    if matched is not None and not is_recurrent:
-        yield (
-            f"model.match_parameters={matched}: only a recurrent architecture is matched to "
-            f"another, not {architecture}"
-        )
-    counterpart = architecture.removeprefix("recurrent_")
-    if is_recurrent and matched not in (None, counterpart):
-        yield (
-            f"model.match_parameters={matched}: expected {counterpart}, which data.task={task} "
-            "can train too"
-        )
-    if flat["training.loss_chunk"] and task.endswith("_classification") and not is_own_task:
-        yield (
-            f"training.loss_chunk={flat['training.loss_chunk']}: data.task={task} has one target "
-            "for each example; expected None"
-        )
     length, stride = flat["data.length"], flat["evaluation.stride"]
+    fitting, matched = traits_of(task).architectures, flat["model.match_parameters"]
+    # A user-defined task may have either.
+    classifies = task.endswith("_classification") or is_user_defined(task)
+    has_windows = task == "language_modelling" or is_user_defined(task)
+    if fitting and architecture not in fitting and not is_user_defined(architecture):
+        yield "model.architecture", f"data.task={task} requires {' or '.join(fitting)}"
+    if matched is not None and not _is_recurrent(architecture):
+        reason = f"only a recurrent architecture is matched, not {architecture}"
+        yield "model.match_parameters", reason
+    counterpart = architecture.removeprefix("recurrent_")
+    if _is_recurrent(architecture) and matched not in (None, counterpart):
+        reason = f"expected {counterpart}, which data.task={task} can train too"
+        yield "model.match_parameters", reason
+    if (
+        flat["training.loss_chunk"]
+        and task.endswith("_classification")
+        and not is_user_defined(task)
+    ):
+        reason = f"data.task={task} has one target for each example; expected None"
+        yield "training.loss_chunk", reason
     if task == "language_modelling" and flat["data.unscored"] >= length:
-        yield f"data.unscored={flat['data.unscored']}: expected less than data.length={length}"
-    if stride and task != "language_modelling" and not is_own_task:
-        yield f"evaluation.stride={stride}: data.task={task} has no windows; expected None"
+        yield "data.unscored", f"expected less than data.length={length}"
+    if stride and not has_windows:
+        yield "evaluation.stride", f"data.task={task} has no windows; expected None"
     if (stride or 0) > length:
-        yield f"evaluation.stride={stride}: expected at most data.length={length}"
-    if flat["data.separate_documents"] and task != "language_modelling" and not is_own_task:
-        yield f"data.separate_documents=True: data.task={task} keeps no documents apart"
-    examples = flat["data.train_examples"]
-    if examples and not task.endswith("_classification") and not is_own_task:
-        yield (
-            f"data.train_examples={examples}: data.task={task} has no labelled examples; give "
-            "shares in data.splits"
-        )
-    tokenizer, vectors = flat["data.tokenizer"], flat["initial.word_vectors"]
-    if vectors and tokenizer in ("byte", "char", "bpe"):
-        yield (
-            f"initial.word_vectors={vectors}: they are for words; data.tokenizer={tokenizer}, "
-            "expected word or a tokenizer.json"
-        )
+        yield "evaluation.stride", f"expected at most data.length={length}"
+    if flat["data.separate_documents"] and not has_windows:
+        yield "data.separate_documents", f"data.task={task} keeps no documents apart"
+    if flat["data.train_examples"] and not classifies:
+        reason = f"data.task={task} has no labelled examples; give shares in data.splits"
+        yield "data.train_examples", reason
+    tokenizer = flat["data.tokenizer"]
+    if flat["initial.word_vectors"] and tokenizer in ("byte", "char", "bpe"):
+        expected = f"data.tokenizer={tokenizer}, expected word or a tokenizer.json"
+        yield "initial.word_vectors", f"they are for words; {expected}"
 
 
-def _of_training(flat: Flat) -> Iterator[str]:
-    several = [axis for axis in ("data", "fsdp", "tensor", "sequence") if flat[f"mesh.{axis}"] < 0]
+def _of_training(flat: Flat) -> Problems:
+    axes = [f"mesh.{axis}" for axis in ("data", "fsdp", "tensor", "sequence")]
+    several = [axis for axis in axes if flat[axis] < 0]
     if len(several) > 1:
-        yield (
-            f"mesh.{several[0]}=-1 and mesh.{several[1]}=-1: only one axis can take the devices "
-            "that the others leave"
-        )
-    last_names = [hook.rpartition(":")[2] for hook in flat["hooks.functions"]]
-    if len(set(last_names)) < len(last_names):
-        yield (
-            f"hooks.functions={','.join(flat['hooks.functions'])}: two have one name, under which "
-            "their numbers are logged; expected functions of different names"
-        )
+        reason = "only one axis can take the devices that the others leave"
+        yield several[0], f"{reason}, and {several[1]}=-1"
+    hooks = flat["hooks.functions"]
+    if len({hook.rpartition(":")[2] for hook in hooks}) < len(hooks):
+        reason = "two have one name, under which their numbers are logged"
+        yield "hooks.functions", f"{reason}; expected functions of different names"
     needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]
     if needing and flat["evaluation.target"] is None:
-        yield (
-            f"evaluation.metrics={','.join(needing)}: requires a validation loss in "
-            "evaluation.target"
-        )
+        reason = f"{', '.join(needing)} requires a validation loss in evaluation.target"
+        yield "evaluation.metrics", reason
     batch, parts = flat["training.batch_size"], flat["training.accumulation"]
     if batch % parts:
-        yield (
-            f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "
-            f"nearest {nearest_divisor(batch, parts)}"
-        )
+        expected = f"expected a divisor of training.batch_size={batch}"
+        yield "training.accumulation", f"{expected}, nearest {nearest_divisor(batch, parts)}"
     steps, schedule = flat["training.steps"], flat["schedule.name"]
-    warmup = flat.get("schedule.warmup_steps", 0)
+    warmup, falling = flat.get("schedule.warmup_steps", 0), flat.get("schedule.decay_fraction", 0)
     if schedule in ENDING and warmup >= steps:
-        yield (
-            f"schedule.warmup_steps={warmup}: expected less than training.steps={steps}, for "
-            f"example {steps // 10}"
-        )
-    falling = flat.get("schedule.decay_fraction", 0)
+        reason = f"expected less than training.steps={steps}, for example {steps // 10}"
+        yield "schedule.warmup_steps", reason
     if schedule == "warmup_stable_decay" and warmup + round(falling * steps) > steps:
-        yield (
-            f"schedule.decay_fraction={falling}: warm-up and decay are longer than "
-            f"training.steps={steps}"
-        )
-    optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
+        reason = f"warm-up and decay are longer than training.steps={steps}"
+        yield "schedule.decay_fraction", reason
+    optimizer = flat["optimizer.name"]
     if optimizer == "schedule_free" and schedule not in ("constant", "warmup_constant"):
-        yield (
-            f"schedule.name={schedule}: optimizer.name=schedule_free takes a mean instead of a "
-            "falling rate; expected constant or warmup_constant"
-        )
-    if optimizer == "schedule_free" and ema is not None:
-        yield (
-            f"training.weight_ema={ema}: optimizer.name=schedule_free evaluates a mean already; "
-            "expected None"
-        )
+        reason = "optimizer.name=schedule_free takes a mean instead of a falling rate"
+        yield "schedule.name", f"{reason}; expected constant or warmup_constant"
+    if optimizer == "schedule_free" and flat["training.weight_ema"] is not None:
+        reason = "optimizer.name=schedule_free evaluates a mean already; expected None"
+        yield "training.weight_ema", reason
     if optimizer == "muon" and flat["model.architecture"].startswith("recurrent_"):
-        yield (
-            "optimizer.name=muon: it is for the kernels of blocks, and a recurrent model has none"
-        )
+        yield "optimizer.name", "it is for the kernels of blocks, and a recurrent model has none"

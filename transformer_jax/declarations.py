@@ -1,4 +1,4 @@
-"""Options declared by typed fields of a section or a variant, with their checks and texts.
+"""Options declared by typed fields of a section or a variant: their checks and descriptions.
 
 pydantic checks values against the types. `--help`, docs/options.md and error messages use them.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
-from typing_extensions import Doc
 
 from transformer_jax.options import (
     FINITE,
@@ -26,6 +25,8 @@ from transformer_jax.options import (
     Variant,
     is_user_defined,
 )
+
+_SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,46 +49,50 @@ class Option:
     def _parts(self) -> tuple[Any, tuple[Any, ...], bool]:
         return _unwrapped(self.kind)
 
+    def _mark(self, *kinds: type) -> Any:
+        return next((mark for mark in self._parts[1] if isinstance(mark, kinds)), None)
+
     @property
     def variant(self) -> Variant | None:
-        """Table that the value names an entry of, or None."""
-        return next((m for m in self._parts[1] if isinstance(m, Variant)), None)
+        """Table of the entries that the value may name, or None."""
+        return self._mark(Variant)
 
     @property
     def may_be_user_defined(self) -> bool:
         """Returns whether MODULE:NAME is allowed."""
-        return any(isinstance(m, Variant | UserDefined) for m in self._parts[1])
+        return self._mark(Variant, UserDefined) is not None
 
     @property
     def is_initial(self) -> bool:
         """Returns whether it decides only where parameters start."""
-        return any(isinstance(m, Initial) for m in self._parts[1])
+        return self._mark(Initial) is not None
 
     @property
     def is_traced(self) -> bool:
         """Returns whether runs that differ only in it share a compiled training step."""
-        return any(isinstance(m, Traced) for m in self._parts[1])
+        return self._mark(Traced) is not None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Allowed names, or () if any value of the type is allowed."""
-        base, metadata, _ = self._parts
+        """Allowed names, or () if they cannot be listed."""
         if self.variant is not None:
             return tuple(self.variant.entries())
-        if literals := _literals(base):
-            return literals
-        return next((m.names for m in metadata if isinstance(m, Form)), ())
+        form = self._mark(Form)
+        return _literals(self._parts[0]) or (form.names if form else ())
 
     @property
     def allowed(self) -> str:
         """Allowed values in words."""
         base, metadata, optional = self._parts
-        if self.variant is not None:
+        form = self._mark(Form)
+        if form and self.variant is None:
+            words = form.words
+        elif self.names:
             several = typing.get_origin(base) is tuple
             words = f"{'some' if several else 'one'} of: {', '.join(self.names)}"
-            words += ", or your own MODULE:NAME"
+            words += ", or your own MODULE:NAME" * (self.variant is not None)
         else:
-            words = _words(base, metadata)
+            words = _within(base, metadata)
         return f"{words}, or None" if optional else words
 
     @property
@@ -95,9 +100,9 @@ class Option:
         """An allowed value, as written on the command line."""
         if self.default not in (None, (), "") and not isinstance(self.default, SameAs):
             return as_text(self.default)
-        base, metadata, _ = self._parts
-        form = [m for m in metadata if isinstance(m, Form)]
-        return form[0].example if form else (self.names or (_number_within(base, metadata),))[0]
+        if form := self._mark(Form):
+            return form.example
+        return self.names[0] if self.names else _number_within(*self._parts[:2])
 
     @functools.cached_property
     def _adapter(self) -> Any:
@@ -105,8 +110,7 @@ class Option:
 
         base, metadata, optional = self._parts
         kind: Any = Annotated[base, *metadata] if metadata else base
-        kind = kind | None if optional else kind
-        return TypeAdapter(kind, config=ConfigDict(strict=True))
+        return TypeAdapter(kind | None if optional else kind, config=ConfigDict(strict=True))
 
     def accepts(self, value: Any) -> bool:
         """Returns whether a value is allowed."""
@@ -132,10 +136,9 @@ class Option:
         if optional and text in ("None", "none", "null"):
             return None
         if base is bool:
-            words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-            if text.lower() not in words:
+            if text.lower() not in _SWITCHES:
                 raise ValueError(text)
-            return words[text.lower()]
+            return _SWITCHES[text.lower()]
         if base is int:
             number = float(text.replace("_", ""))  # 1e3 is what people write
             if number != int(number):
@@ -148,15 +151,13 @@ class Option:
 
 def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...], bool]:
     """Splits a type into its base type, its annotations, and whether None is allowed."""
-    origin = typing.get_origin(kind)
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = [part for part in typing.get_args(kind) if part is not types.NoneType]
-        base, metadata, _ = _unwrapped(inner[0])
-        return base, metadata, len(inner) < len(typing.get_args(kind))
+        inner = [part for part in parts if part is not types.NoneType]
+        return (*_unwrapped(inner[0])[:2], len(inner) < len(parts))
     if origin is Annotated:
-        inner, *metadata = typing.get_args(kind)
-        base, more, optional = _unwrapped(inner)
-        return base, (*more, *metadata), optional
+        base, marks, optional = _unwrapped(parts[0])
+        return base, (*marks, *parts[1:]), optional
     return kind, (), False
 
 
@@ -167,37 +168,32 @@ def _literals(base: Any) -> tuple[str, ...]:
     return typing.get_args(base) if typing.get_origin(base) is Literal else ()
 
 
-def _words(base: Any, metadata: tuple[Any, ...]) -> str:
-    if form := [m for m in metadata if isinstance(m, Form)]:
-        return form[0].words
-    if names := _literals(base):
-        return f"{'some' if typing.get_origin(base) is tuple else 'one'} of: {', '.join(names)}"
+def _bounds(metadata: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Returns the lower and the upper bound as (number, whether it is allowed), or None."""
+    low = next(((m.ge, True) for m in metadata if isinstance(m, Ge)), None)
+    high = next(((m.le, True) for m in metadata if isinstance(m, Le)), None)
+    low = low or next(((m.gt, False) for m in metadata if isinstance(m, Gt)), None)
+    return low, high or next(((m.lt, False) for m in metadata if isinstance(m, Lt)), None)
+
+
+def _within(base: Any, metadata: tuple[Any, ...]) -> str:
+    """Returns the values of a type within its bounds, in words."""
     low, high = _bounds(metadata)
     noun = {int: "an integer", float: "a number", str: "a string"}.get(base, str(base))
     if low and high:
-        left, right = "(["[isinstance(low, Ge)], ")]"[isinstance(high, Le)]
-        return f"{noun} in {left}{_edge(low)}, {_edge(high)}{right}"
+        return f"{noun} in {'(['[low[1]]}{low[0]}, {high[0]}{')]'[high[1]]}"
     if low:
-        return f"{noun} {'>=' if isinstance(low, Ge) else '>'} {_edge(low)}"
+        return f"{noun} {'>=' if low[1] else '>'} {low[0]}"
     return f"a finite {noun.partition(' ')[2]}" if FINITE in metadata else noun
-
-
-def _bounds(metadata: tuple[Any, ...]) -> tuple[Any, Any]:
-    low = next((m for m in metadata if isinstance(m, Ge | Gt)), None)
-    return low, next((m for m in metadata if isinstance(m, Le | Lt)), None)
-
-
-def _edge(bound: Any) -> Any:
-    return getattr(bound, type(bound).__name__.lower())
 
 
 def _number_within(base: Any, metadata: tuple[Any, ...]) -> str:
     low, high = _bounds(metadata)
     if base is int:
-        return str(_edge(low) if low else 1)
+        return str(low[0] if low else 1)
     if low and high:
-        return f"{(_edge(low) + _edge(high)) / 2:g}"
-    return f"{_edge(low) + 0.1:g}" if low else "0.5"
+        return f"{(low[0] + high[0]) / 2:g}"
+    return f"{low[0] + 0.1:g}" if low else "0.5"
 
 
 def _parsed_tuple(text: str) -> tuple:
@@ -221,19 +217,21 @@ def split_values(text: str) -> list[str]:
     return re.split(r",(?![^(]*\))", text)
 
 
-def is_option(kind: Any) -> bool:
-    """Returns whether the type of a field makes it an option."""
-    base, metadata, _ = _unwrapped(kind)
-    return bool(metadata or _literals(base))
+def _kinds(owner: Any) -> dict[str, Any]:
+    """Returns name -> type of the fields or arguments whose types make them options."""
+    hints = typing.get_type_hints(owner, include_extras=True)
+    parts = {name: _unwrapped(kind) for name, kind in hints.items()}
+    return {
+        name: hints[name] for name, (base, marks, _) in parts.items() if marks or _literals(base)
+    }
 
 
 def options_of_section(section: type, prefix: str) -> dict[str, Option]:
     """Returns the options that a section of a config declares: full key -> option."""
-    hints = typing.get_type_hints(section, include_extras=True)
+    meanings = _meanings(section)
     return {
-        f"{prefix}{name}": Option(f"{prefix}{name}", kind, getattr(section, name), _doc(kind))
-        for name, kind in hints.items()
-        if is_option(kind)
+        f"{prefix}{name}": Option(f"{prefix}{name}", kind, getattr(section, name), meanings[name])
+        for name, kind in _kinds(section).items()
     }
 
 
@@ -243,35 +241,26 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
     Raises:
       ValueError: An option has no default.
     """
-    hints = typing.get_type_hints(variant, include_extras=True)
-    parameters = inspect.signature(variant).parameters
-    meanings, options = described_fields(variant), {}
-    for name, kind in hints.items():
-        if name not in parameters or not is_option(kind):
-            continue
-        default = parameters[name].default
-        if default is inspect.Parameter.empty:
+    parameters, meanings = inspect.signature(variant).parameters, _meanings(variant)
+    kinds = {name: kind for name, kind in _kinds(variant).items() if name in parameters}
+    for name in kinds:
+        if parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{name}: an option needs a default")
-        options[name] = Option(name, kind, default, _doc(kind) or meanings.get(name, ""))
-    return options
+    return {
+        name: Option(name, kind, parameters[name].default, meanings.get(name, ""))
+        for name, kind in kinds.items()
+    }
 
 
-def _doc(kind: Any) -> str:
-    return next((m.documentation for m in _unwrapped(kind)[1] if isinstance(m, Doc)), "")
+def _meanings(owner: Any) -> dict[str, str]:
+    """Returns the descriptions in a docstring, and in those of base classes: name -> text.
 
-
-def described_fields(variant: Any) -> dict[str, str]:
-    """Returns the descriptions of fields ("Attributes:") or arguments ("Args:") in a docstring."""
-    described, name, indent = {}, "", 0
-    lines = (inspect.getdoc(variant) or "").splitlines()
-    begins = {line.strip(): number for number, line in enumerate(lines)}
-    for line in lines[begins.get("Attributes:", begins.get("Args:", len(lines))) + 1 :]:
-        entry = re.match(r"( +)(\w+): (.*)", line)
-        if entry and (not indent or len(entry[1]) == indent):
-            indent, name = len(entry[1]), entry[2]
-            described[name] = entry[3]
-        elif line.startswith(" " * (indent + 1)) and name:
-            described[name] += " " + line.strip()
-        else:
-            break
+    Fields are described under "Attributes:", arguments under "Args:".
+    """
+    described = {}
+    for part in reversed(getattr(owner, "__mro__", (owner,))):
+        text = inspect.cleandoc(part.__doc__ or "")
+        if block := re.search(r"^(?:Attributes|Args):\n((?: +.*\n?)+)", text, re.MULTILINE):
+            entries = re.findall(r"^( +)(\w+): (.*(?:\n\1 +.*)*)", block[1], re.MULTILINE)
+            described |= {name: " ".join(words.split()) for _, name, words in entries}
     return described

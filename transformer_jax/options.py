@@ -1,12 +1,10 @@
-"""Types of options, and what a typed field says about one.
+"""Types of options, and marks on them.
 
 A field of a config's section, or a field or argument of a variant, is an option if its type is one
 of these, `Annotated` with constraints of its own, or a `Literal`:
 
     max_wavelength: Positive = 10_000.0
     scaling: Literal["none", "linear"] = "none"
-
-pydantic checks values against the types; `--help`, docs/options.md and messages use them too.
 """
 
 import dataclasses
@@ -123,12 +121,11 @@ class FrozenOptions(dict):
         return cls({k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
 
 
+@dataclasses.dataclass(frozen=True)
 class SameAs:
-    """A default that is the value of another option."""
+    """A default that is the value of the option with this full key."""
 
-    def __init__(self, key: str) -> None:
-        """Takes the full key of the other option."""
-        self.key = key
+    key: str
 
 
 def is_user_defined(value: Any) -> bool:
@@ -137,14 +134,9 @@ def is_user_defined(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
-def is_integer(value: Any) -> bool:
-    """Returns whether a value is an integer and not a bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def is_number(value: Any) -> bool:
     """Returns whether a value is a finite number and not a bool."""
-    return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def nearest_divisor(number: int, target: int) -> int:

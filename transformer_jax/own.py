@@ -12,7 +12,7 @@ import inspect
 import itertools
 import sys
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from transformer_jax.options import entry_of, is_user_defined
 PACKAGE = Path(__file__).parent
 # What a hook may declare as its arguments, see training/hooks.py.
 HOOK_ARGUMENTS = ("state", "run", "task", "batch", "step")
-_INSTALLED = {"site-packages", "dist-packages"}  # folders with packages of others
 
 
 def names_own(key: str, value: Any) -> bool:
@@ -34,17 +33,9 @@ def names_own(key: str, value: Any) -> bool:
 
 
 def intervenes(hook: str) -> bool:
-    """Returns whether a hook changes training; user-defined ones are marked if they do.
-
-    Raises:
-      LookupError: Its module is not imported.
-    """
-    if not is_user_defined(hook):
-        return False
-    function = find(hook)
-    if function is None:
-        raise LookupError(f"{hook}: not imported")
-    return getattr(function, "intervenes", False)
+    """Returns whether a hook is marked as one that changes training, or is not imported and may."""
+    found = find(hook)
+    return is_user_defined(hook) and (found is None or getattr(found, "intervenes", False))
 
 
 def find(choice: str) -> Any:
@@ -68,7 +59,14 @@ def load(choice: str, key: str) -> Any:
         path = f"{module_name.replace('.', '/')}.py"
         raise InvalidInput(f"{key}={choice}: no file {path} here or on Python's path")
     if module is None:
-        module = _imported(module_name, file)
+        importlib.invalidate_caches()
+        try:
+            with importable_from(_root(file, module_name)):
+                module = importlib.import_module(module_name)
+        except Exception as error:
+            frames = frames_in(error, file)
+            line = getattr(error, "lineno", None) or (frames[-1].lineno if frames else 1)
+            raise InvalidInput(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if getattr(module, "__file__", None) != str(file):
         raise InvalidInput(f"{key}={choice}: a module of that name is in use; rename {file}")
     found = getattr(module, name, None)
@@ -78,19 +76,26 @@ def load(choice: str, key: str) -> Any:
     return found
 
 
-def _imported(name: str, file: Path) -> Any:
-    root = str(file.parents[name.count(".") + (file.name == "__init__.py")])
-    importlib.invalidate_caches()
-    sys.path.insert(0, root)
+def _root(file: Path, module: str) -> Path:
+    """Returns the folder that the import of a file's module starts from."""
+    return file.parents[module.count(".") + (file.name == "__init__.py")]
+
+
+@contextlib.contextmanager
+def importable_from(folder: Path) -> Generator[None]:
+    """Puts a folder first on Python's path meanwhile."""
+    sys.path.insert(0, str(folder))
     try:
-        return importlib.import_module(name)
-    except Exception as error:
-        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-        line = getattr(error, "lineno", None) or (lines[-1].lineno if lines else 1)
-        raise InvalidInput(f"{file}, line {line}: {type(error).__name__}: {error}") from error
+        yield
     finally:
-        with contextlib.suppress(ValueError):  # the module may have changed the path itself
-            sys.path.remove(root)
+        with contextlib.suppress(ValueError):  # the imported code may have changed the path itself
+            sys.path.remove(str(folder))
+
+
+def frames_in(error: BaseException, *files: Path | None) -> list[traceback.FrameSummary]:
+    """Returns the frames of an error's traceback that are in these files, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if Path(frame.filename) in files]
 
 
 def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -> None:
@@ -122,11 +127,21 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
       ValueError: The table has no such name.
     """
     if is_user_defined(choice):
-        _refuse_module(key, choice, allow)
+        refuse_module(key, choice, allow)
         return load(choice, key)
     if choice not in table:
         raise ValueError(f"{key}: expected one of {', '.join(table)}, got {choice!r}")
     return entry_of(table, choice)
+
+
+def refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
+    """Raises InvalidInput if the module of a stored config's MODULE:NAME is not allowed."""
+    module = choice.partition(":")[0]
+    if module not in allow:
+        raise InvalidInput(
+            f"{key}={choice}: this run uses its author's code, which needs your permission; "
+            f"if you trust it: --allow={module} (load_run(..., allow=['{module}']))"
+        )
 
 
 @contextlib.contextmanager
@@ -141,42 +156,19 @@ def faults_of(*choices: str) -> Generator[None]:
     except (Stop, AssertionError):  # a law that was broken has its own message
         raise
     except Exception as error:
-        files = {str(own_file(choice.partition("=")[2])) for choice in choices}
-        lines = [
-            f" at line {frame.lineno} of {Path(frame.filename).name}"
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename in files
-        ]
-        first_line = str(error).partition("\n")[0]
-        who, where = ", ".join(choices), lines[-1] if lines else ""
-        raise InvalidInput(f"{who}: {type(error).__name__}{where}: {first_line}") from error
-
-
-def refuse_modules(choices: Iterable[tuple[str, str]], allow: Collection[str]) -> None:
-    """Raises InvalidInput if a stored config names a module that is not allowed.
-
-    Args:
-      choices: Pairs of a key and MODULE:NAME.
-      allow: Modules that may be imported.
-    """
-    for key, choice in choices:
-        _refuse_module(key, choice, allow)
-
-
-def _refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
-    module = choice.partition(":")[0]
-    if module not in allow:
-        raise InvalidInput(
-            f"{key}={choice}: this run uses its author's code, which needs your permission; "
-            f"if you trust it: --allow={module} (load_run(..., allow=['{module}']))"
+        frames = frames_in(error, *(own_file(choice.partition("=")[2]) for choice in choices))
+        where = (
+            f" at line {frames[-1].lineno} of {Path(frames[-1].filename).name}" if frames else ""
         )
+        first_line, who = str(error).partition("\n")[0], ", ".join(choices)
+        raise InvalidInput(f"{who}: {type(error).__name__}{where}: {first_line}") from error
 
 
 # ---------------------------------------------------------------- files
 
 
 def own_file(choice: str) -> Path | None:
-    """Returns the file of MODULE:NAME, or None if there is none."""
+    """Returns the file of MODULE:NAME, or None if it does not exist."""
     relative = choice.partition(":")[0].replace(".", "/")
     for folder in (Path.cwd(), *map(Path, sys.path)):
         for file in (folder / f"{relative}.py", folder / relative / "__init__.py"):
@@ -194,8 +186,8 @@ def own_files(choice: str) -> list[Path]:
     first, module = own_file(choice), choice.partition(":")[0]
     if first is None:
         return []
-    root = first.parents[module.count(".") + (first.name == "__init__.py")]
-    files, is_installed = [first], bool(_INSTALLED & {*root.parts})
+    root, files = _root(first, module), [first]
+    is_installed = bool({"site-packages", "dist-packages"} & {*root.parts})
     for file in files:  # which grows meanwhile
         for parts in _imports_of(file, root):
             if parts[0] == PACKAGE.name or (is_installed and parts[0] != module.split(".")[0]):
@@ -220,8 +212,7 @@ def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
             yield from (alias.name.split(".") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
-            base = [*above, *(node.module or "").split(".")]
-            base = [part for part in base if part]
+            base = [part for part in (*above, *(node.module or "").split(".")) if part]
             yield from (parts for parts in (base, *([*base, a.name] for a in node.names)) if parts)
 
 
@@ -233,8 +224,7 @@ def hash_of_file(choice: str) -> str:
 
 def hashes_of(choices: Collection[str]) -> dict[str, str]:
     """Returns MODULE:NAME -> sha256 of its files, for those with files."""
-    hashes = {choice: hash_of_file(choice) for choice in choices}
-    return {choice: digest for choice, digest in hashes.items() if digest}
+    return {choice: digest for choice in choices if (digest := hash_of_file(choice))}
 
 
 def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,8 @@ have; `stated` is the reverse.
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from transformer_jax.config import DEFAULTS, OPTIONS, VARIANT_SECTIONS
@@ -17,6 +18,9 @@ from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.options import SameAs, entry_of, is_user_defined
 from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, names_own
 
+# What decides which options are read, and so the defaults of others.
+CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
+_FOLLOWED = tuple(usual.key for usual in DEFAULTS.values() if isinstance(usual, SameAs))
 _TYPES = "model.layer_types."
 _ANYTHING = Option("", Any, None)  # an option of user-defined code that is not imported
 
@@ -41,13 +45,13 @@ def plain_key(key: str) -> str:
 
 def letters_of(flat: Mapping[str, Any]) -> list[str]:
     """Returns the letters of the layer types in a flat config."""
-    return sorted({letter for key in flat if (letter := letter_of(key)) is not None})
+    return sorted({letter for key in flat if (letter := letter_of(key))})
 
 
 def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
     """Returns the flat config of a model whose blocks all have one layer type."""
     own = {plain_key(key): value for key, value in flat.items() if letter_of(key) == letter}
-    return {**flat, **own} if letter is not None else dict(flat)
+    return dict(flat) if letter is None else {**flat, **own}
 
 
 # ---------------------------------------------------------------- options of variants
@@ -62,10 +66,13 @@ def variant_options(key: str, choice: Any) -> dict[str, Option] | None:
     Returns:
       None for user-defined code that is not imported, whose options are unknown.
     """
-    if not is_user_defined(choice):
-        return _table_options(key, choice) if choice in _entries(key) else {}
-    variant = find(choice)
-    return None if variant is None else _under(VARIANT_SECTIONS[key], declared_options(variant))
+    if is_user_defined(choice):
+        variant = find(choice)
+        return None if variant is None else _options_in(VARIANT_SECTIONS[key], variant)
+    table = _entries(key)
+    if table.get(choice) is None:
+        return {}
+    return _options_in(VARIANT_SECTIONS[key], entry_of(table, choice))
 
 
 def _entries(key: str) -> Mapping[str, Any]:
@@ -74,34 +81,25 @@ def _entries(key: str) -> Mapping[str, Any]:
 
 
 @functools.cache
-def _table_options(key: str, name: str) -> dict[str, Option]:
-    entry = entry_of(_entries(key), name) if _entries(key)[name] is not None else None
-    return {} if entry is None else _under(VARIANT_SECTIONS[key], declared_options(entry))
-
-
-def _under(section: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Returns options by full keys, except those that every config has in the section."""
-    keyed = {f"{section}.{name}": option for name, option in options.items()}
+def _options_in(section: str, variant: Any) -> dict[str, Option]:
+    """Returns a variant's options by full keys, except those that every config has."""
+    keyed = {f"{section}.{name}": option for name, option in declared_options(variant).items()}
     return {key: option for key, option in keyed.items() if key not in OPTIONS}
 
 
-def _value(key: str, flat: Mapping[str, Any]) -> Any:
-    return flat.get(key, DEFAULTS[key])
-
-
-def _choices(key: str, flat: Mapping[str, Any]) -> Iterator[Any]:
-    """Returns the variants that a config uses: that of a key, and the one to match in size."""
-    yield _value(key, flat)
-    if key == "model.architecture" and _value("model.match_parameters", flat):
-        yield _value("model.match_parameters", flat)
+def _chosen(flat: Mapping[str, Any], choosers: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yields (option, value) of these choices, and the architecture to match in size."""
+    for key in choosers:
+        yield key, flat.get(key, DEFAULTS[key])
+        if key == "model.architecture" and (matched := flat.get("model.match_parameters")):
+            yield key, matched
 
 
 def options_read(flat: Mapping[str, Any]) -> dict[str, Option]:
     """Returns the options of the variants that a config chooses, by full key."""
     found: dict[str, Option] = {}
-    for key in VARIANT_SECTIONS:
-        for choice in _choices(key, flat):
-            found = (variant_options(key, choice) or {}) | found
+    for key, choice in _chosen(flat, VARIANT_SECTIONS):
+        found = (variant_options(key, choice) or {}) | found
     return found
 
 
@@ -110,30 +108,26 @@ def all_options() -> dict[str, list[tuple[str, Option]]]:
     found: dict[str, list[tuple[str, Option]]] = {}
     for key in VARIANT_SECTIONS:
         for name in _entries(key):
-            for full_key, option in _table_options(key, name).items():
+            for full_key, option in (variant_options(key, name) or {}).items():
                 found.setdefault(full_key, []).append((name, option))
     return found
 
 
 def option_for(key: str, flat: Mapping[str, Any]) -> Option | None:
-    """Returns the option that a key names, even if no chosen variant reads it; None if none."""
+    """Returns the option of a key, even if no chosen variant reads it, or None if unknown."""
     plain, letter = plain_key(key), letter_of(key)
     if letter is not None and plain == key:
         return None
     if plain in OPTIONS:
         return OPTIONS[plain]
-    typed = of_type(flat, letter)
-    for chooser in _choosers_of(plain):
-        for choice in _choices(chooser, typed):
-            options = variant_options(chooser, choice)
-            if options is None:
-                return _ANYTHING
-            if plain in options:
-                return options[plain]
-    for chooser in _choosers_of(plain):
-        for name in _entries(chooser):
-            if plain in _table_options(chooser, name):
-                return _table_options(chooser, name)[plain]
+    choosers = _choosers_of(plain)
+    others = ((chooser, name) for chooser in choosers for name in _entries(chooser))
+    for chooser, choice in (*_chosen(of_type(flat, letter), choosers), *others):
+        options = variant_options(chooser, choice)
+        if options is None:
+            return _ANYTHING
+        if plain in options:
+            return options[plain]
     return None
 
 
@@ -154,19 +148,16 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
     if plain in OPTIONS or not choosers:
         return ""
     letters = [None, *letters_of(flat)] if letter is None else [letter]
-    for typed in (of_type(flat, letter) for letter in letters):
-        for chooser in choosers:
-            for choice in _choices(chooser, typed):
-                options = variant_options(chooser, choice)
-                if options is None or plain in options:
-                    return ""
-    return f"{choosers[0]}={_value(choosers[0], of_type(flat, letters[0]))}"
+    chosen = [pair for one in letters for pair in _chosen(of_type(flat, one), choosers)]
+    for options in itertools.starmap(variant_options, chosen):
+        if options is None or plain in options:
+            return ""
+    return "{}={}".format(*chosen[0])
 
 
 def unread(flat: Mapping[str, Any]) -> dict[str, str]:
     """Returns the stated options that are not read: full key -> the choice that ignores them."""
-    found = {key: read_instead(key, flat) for key in flat}
-    return {key: choice for key, choice in found.items() if choice}
+    return {key: choice for key in flat if (choice := read_instead(key, flat))}
 
 
 # ---------------------------------------------------------------- defaults
@@ -176,23 +167,15 @@ def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a flat config with the defaults of all options that are read."""
     defaults = {key: option.default for key, option in options_read(flat).items()}
     whole = {**DEFAULTS, **defaults, **flat}
-    followed = {key: whole[v.key] for key, v in whole.items() if isinstance(v, SameAs)}
-    return whole | followed
+    return {key: whole[v.key] if isinstance(v, SameAs) else v for key, v in whole.items()}
 
 
 def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a flat config that are not at their default."""
-    usual = completed({key: flat[key] for key in flat if key in _CHOICES})
-    usual |= {
-        key: flat.get(default.key, DEFAULTS[default.key])
-        for key, default in DEFAULTS.items()
-        if isinstance(default, SameAs)
-    }
-    usual |= {key: DEFAULTS[key] for key in _CHOICES}
+    deciding = (*CHOICES, *_FOLLOWED)
+    usual = completed({key: flat[key] for key in deciding if key in flat})
+    usual |= {key: DEFAULTS[key] for key in deciding}
     return {key: value for key, value in flat.items() if key not in usual or usual[key] != value}
-
-
-_CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 
 
 # ---------------------------------------------------------------- checks
@@ -240,54 +223,48 @@ def import_own(flat: Mapping[str, Any]) -> list[str]:
 
 def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns (key, MODULE:NAME) of all user-defined code that a flat config names."""
-    choices = []
-    for key, value in flat.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            if names_own(plain_key(key), one):
-                choices.append((key, one))
-    return choices
+    return [
+        (key, one)
+        for key, value in flat.items()
+        for one in (value if isinstance(value, tuple) else (value,))
+        if names_own(plain_key(key), one)
+    ]
 
 
-def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
+def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
     """Returns the message that an option does not exist, with the nearest one.
 
     Args:
       key: The given key.
       flat: The config; its user-defined code has options too.
     """
-    flat = flat or {}
     letter, name = letter_of(key), key.rpartition(".")[2]
-    for chooser in _choosers_of(plain_key(key)):
-        choice = _value(chooser, of_type(flat, letter))
+    for chooser, choice in _chosen(of_type(flat, letter), _choosers_of(plain_key(key))):
         variant = find(choice) if is_user_defined(choice) else None
         if variant is None:
             continue
-        options = variant_options(chooser, choice) or {}
         if name in inspect.signature(variant).parameters:
             return (
                 f"{key}: no option of {choice}, because of its type; give it one of "
                 "transformer_jax.options (Count, Share, ...) and a default"
             )
-        near = suggest(key, options)
-        if not near:
-            own = ", ".join(known.rpartition(".")[2] for known in options) or "none"
-            near = f"; it has {own}"
-        return f"{key}: {choice} has no such option{near}"
+        options = variant_options(chooser, choice) or {}
+        names = ", ".join(known.rpartition(".")[2] for known in options) or "none"
+        return f"{key}: {choice} has no such option{suggest(key, options) or f'; it has {names}'}"
     names = [*OPTIONS, *sorted(all_options(), key=lambda known: bool(read_instead(known, flat)))]
-    if letter is not None:
-        typed = [name.replace("model.", f"{_TYPES}{letter}.", 1) for name in names]
-        near = suggest(key, [name for name in typed if plain_key(name) != name])
-        return f"{key}: no option that a type of layer has{near}"
-    return f"{key}: no such option{suggest(key, names)}"
+    if letter is None:
+        return f"{key}: no such option{suggest(key, names)}"
+    typed = [name.replace("model.", f"{_TYPES}{letter}.", 1) for name in names]
+    near = suggest(key, [name for name in typed if plain_key(name) != name])
+    return f"{key}: no option that a type of layer has{near}"
 
 
 def refused_value(key: str, value: Any, option: Option) -> str:
-    """Returns the message that a value is not allowed, with the nearest name and an example."""
-    near = suggest(value, option.names)
+    """Returns the message that a value is not allowed, with the nearest name or an example."""
     from transformer_jax.suggestions import OTHER_NAMES
 
-    elsewhere = OTHER_NAMES.get(str(value).lower(), "")
+    near, elsewhere = suggest(value, option.names), OTHER_NAMES.get(str(value).lower(), "")
     if option.names and "=" in elsewhere and elsewhere.partition("=")[2] not in option.names:
-        near = f"; did you mean {elsewhere}?"  # a value of another option
-    example = f", e.g. {key}={option.example}" if not near else ""
-    return f"{key}={as_text(value)}: expected {option.allowed}{near}{example}"
+        near = f"; did you mean {elsewhere}?"  # a value of a different option
+    near = near or f", e.g. {key}={option.example}"
+    return f"{key}={as_text(value)}: expected {option.allowed}{near}"

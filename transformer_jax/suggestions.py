@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-_KEYS = {
+_NAMES = {  # KEY or KEY=VALUE -> its names in other tools, in lower case; the last entry counts
     "data.source": ("dataset", "data", "corpus", "path"),
     "data.vocab_size": ("vocab", "n_vocab", "num_tokens"),
     "data.length": (
@@ -51,8 +51,6 @@ _KEYS = {
     "checkpoint.every": ("save_steps", "save_interval", "save_every"),
     "checkpoint.keep": ("save_total_limit",),
     "sample.num_tokens": ("max_new_tokens",),
-}
-_VALUES = {
     "model.position=rotary": ("rope", "roformer"),
     "model.position=sinusoidal": ("sin", "sine", "fixed"),
     "model.position=learned": ("absolute", "wpe"),
@@ -72,13 +70,8 @@ _VALUES = {
     "schedule.name=warmup_stable_decay": ("wsd", "trapezoidal"),
     "schedule.name=inverse_square_root": ("noam", "inv_sqrt", "rsqrt"),
 }
-# What somebody may write, in lower case -> KEY, or KEY=VALUE.
-OTHER_NAMES: dict[str, str] = {
-    name: our_name
-    for table in (_KEYS, _VALUES)
-    for our_name, names in table.items()
-    for name in names
-}
+# The reverse.
+OTHER_NAMES = {name: our_name for our_name, names in _NAMES.items() for name in names}
 
 
 def suggest(wrong: Any, candidates: Iterable[str]) -> str:

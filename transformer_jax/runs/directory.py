@@ -27,6 +27,7 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput, Stop, in_one_line, suggest
+from transformer_jax.own import intervenes
 from transformer_jax.resolve import stated
 from transformer_jax.runs.files import (
     DISK_ERRORS,
@@ -99,7 +100,7 @@ class RunDirectory:
             refuse_foreign_files(self.path, "--workdir", "run", allowed)
             return
         stored, may = self.config(), (*configs.CADENCE, *configs.PLACEMENT)
-        if not any(map(configs.has_intervening_hooks, (stored, config))):
+        if not any(map(intervenes, (*stored.hooks.functions, *config.hooks.functions))):
             may += ("hooks.",)
         if changed := configs.differences(stored, config, but=may):
             raise InvalidInput(
