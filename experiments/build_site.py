@@ -25,11 +25,11 @@ _REFERENCE = {
         *("models.stack", "models.decoder", "models.encoder", "models.encoder_decoder"),
         *("models.vision", "models.recurrent"),
     ),
-    "Beside them": (
-        *("position_terms", "embeddings", "pooling", "initialisation", "parametrisation"),
+    "Other components": (
+        *("embeddings", "pooling", "initialisation"),
         *("cache", "remat"),
     ),
-    "Generation and inspection": ("sampling", "generation", "inspection", "sites"),
+    "Generation and inspection": ("generation", "inspection", "sites"),
     "Weights of others": ("interop.huggingface",),
     "Data": (
         "data.tasks.batch",
@@ -40,8 +40,6 @@ _REFERENCE = {
     ),
     "Training": (
         "training.step",
-        "training.losses",
-        "training.losses",
         "training.objectives",
         "training.loop",
     ),

@@ -15,9 +15,8 @@ from transformer_jax.generation import generate_after
 from transformer_jax.models import MODELS, Decoder, Encoder, EncoderDecoder, VisionTransformer
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.vision import patches_of, variant_fields
-from transformer_jax.position_terms import Sizes
-from transformer_jax.positions import sinusoidal_positions
-from transformer_jax.training.losses import sums_of, total
+from transformer_jax.positions import Sizes, sinusoidal_positions
+from transformer_jax.training.objectives import sums_of, total
 
 VOCAB, LENGTH = 11, 6
 SMALL = {"width": 8, "depth": 1, "num_heads": 2}

@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
 from transformer_jax.attention import AttentionVariant, attention_weights
-from transformer_jax.position_terms import PositionTerms, Rotation
+from transformer_jax.positions import PositionTerms, Rotation
 
 
 def loop_attention(query, key, value, mask=None, bias=None):

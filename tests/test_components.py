@@ -36,8 +36,7 @@ from transformer_jax.masks import (
 from transformer_jax.models import Decoder, Encoder
 from transformer_jax.models.stack import initializers
 from transformer_jax.options import entry_of
-from transformer_jax.position_terms import Sizes
-from transformer_jax.positions import RotaryPositions
+from transformer_jax.positions import RotaryPositions, Sizes
 from transformer_jax.variants.experts import MixtureOfExperts
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.linear_attention import LinearAttention

@@ -14,14 +14,15 @@ from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
 from transformer_jax.feedforward import FeedForward
 from transformer_jax.generation import (
+    draw_token,
     generate,
     generate_from,
     generate_with_cache,
+    restrict_logits,
     stream_from,
     windowed_next_logits,
 )
 from transformer_jax.models.recurrent import RecurrentDecoder
-from transformer_jax.sampling import draw_token, restrict_logits
 
 pytestmark = pytest.mark.usefixtures("no_key_twice")
 LOGITS = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))

@@ -17,7 +17,7 @@ CONFIG = (
     *("constraints", "resolve", "config_files"),
 )
 CORE = (
-    *("linear", "cache", "position_terms", "norms", "initialisation", "parametrisation", "remat"),
+    *("linear", "cache", "norms", "initialisation", "remat"),
     *("pooling", "embeddings", "feedforward", "positions", "attention", "blocks"),
 )
 # Lower floors first; a module may import from its own entry and from those it names.
@@ -45,17 +45,15 @@ ALLOWED = {
     "jaxprs": (),
     "linear": ("placement",),
     "cache": (),
-    "position_terms": (),
     "norms": ("options",),
     "initialisation": ("linear", "options"),
-    "parametrisation": (),
     "remat": ("options", "sites"),
     "pooling": ("linear",),
     "embeddings": ("linear", "placement"),
     "feedforward": ("linear", "sites"),
-    "positions": ("embeddings", "options", "position_terms"),
-    "attention": (*("cache", "linear", "masks", "options", "position_terms", "shapes", "sites"),),
-    "blocks": ("cache", "linear", "masks", "position_terms", "sites"),
+    "positions": ("embeddings", "options"),
+    "attention": (*("cache", "linear", "masks", "options", "positions", "shapes", "sites"),),
+    "blocks": ("cache", "linear", "masks", "positions", "sites"),
     "variants": (*CORE, "masks", "options", "placement", "shapes", "sites"),
     "models": (
         *CORE,
@@ -68,8 +66,7 @@ ALLOWED = {
         "declarations",
         "variants",
     ),
-    "sampling": (),
-    "generation": ("cache", "errors", "sampling"),
+    "generation": ("cache", "errors"),
     "inspection": ("errors", "sites"),
     "laws": ("models", "paths"),
     "paths": (),
@@ -81,7 +78,7 @@ ALLOWED = {
     "training": (
         *CONFIG,
         *("errors", "models", "generation", "interop", "data", "hub", "paths", "runs"),
-        *("inspection", "metrics", "parametrisation", "processes", "jaxprs", "shapes"),
+        *("inspection", "initialisation", "metrics", "processes", "jaxprs", "shapes"),
         *("placement", "sharding", "variants"),
     ),
     "planning": (*CONFIG, "errors", "data", "runs", "training"),
@@ -111,7 +108,6 @@ LIBRARIES = {
     **{wing: {"jax", "flax", "annotated_types"} for wing in CORE},
     "variants": {"annotated_types", "jax", "flax"},
     "models": {"annotated_types", "jax", "flax"},
-    "sampling": {"jax"},
     "generation": {"jax"},
     "inspection": {"jax", "flax"},
     "laws": {"jax", "numpy"},

@@ -450,7 +450,7 @@ def test_gradients_of_bert_equal_theirs(torch, rng):
     import transformers
 
     from transformer_jax.interop import from_huggingface
-    from transformer_jax.training.losses import cross_entropy
+    from transformer_jax.training.objectives import cross_entropy
 
     name = "BertForSequenceClassification"
     theirs = getattr(transformers, name)(their_models()[name]).eval()

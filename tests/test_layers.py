@@ -16,12 +16,13 @@ from transformer_jax.linear import Linear, linear
 from transformer_jax.models import EncoderDecoder
 from transformer_jax.norms import NORMS, layer_norm, rms_norm
 from transformer_jax.options import entry_of
-from transformer_jax.position_terms import Sizes, rotate
 from transformer_jax.positions import (
     POSITIONS,
     LearnedPositions,
     RotaryPositions,
     SinusoidalPositions,
+    Sizes,
+    rotate,
 )
 from transformer_jax.variants.relative import ALiBiPositions, T5Positions
 from transformer_jax.variants.wirings import (

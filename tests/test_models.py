@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax import Decoder, Encoder
 from transformer_jax.paths import by_path
-from transformer_jax.training.losses import sums_of, total
+from transformer_jax.training.objectives import sums_of, total
 
 SMALL = Decoder.of(vocab_size=11, max_length=8, width=64, depth=3, num_heads=4)
 TOKENS = jnp.arange(16).reshape(2, 8) % 11

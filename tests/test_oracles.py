@@ -17,8 +17,7 @@ from transformer_jax.feedforward import ACTIVATIONS
 from transformer_jax.masks import Causal, Mask, Places
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import layer_norm, rms_norm
-from transformer_jax.position_terms import PositionTerms, Rotation, Sizes, rotate
-from transformer_jax.positions import RotaryPositions
+from transformer_jax.positions import PositionTerms, RotaryPositions, Rotation, Sizes, rotate
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.mamba import StateSpace
 from transformer_jax.variants.weightings import DiffTransformer
@@ -195,7 +194,7 @@ def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
     gradient_t = theirs.transformer.h[1].attn.c_attn.weight.grad.numpy()
 
     def loss(params):
-        from transformer_jax.training.losses import cross_entropy
+        from transformer_jax.training.objectives import cross_entropy
 
         logits = model.apply({"params": params}, jnp.asarray(tokens))[:, :-1]
         return cross_entropy(logits, jnp.asarray(tokens[:, 1:]), jnp.ones((2, 11))).mean()
@@ -400,7 +399,7 @@ def test_a_recurrent_classifier_reads_torchs_last_states(torch, rng, cell):
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])
 def test_label_smoothing(torch, rng, dtype, smoothing):
-    from transformer_jax.training.losses import cross_entropy
+    from transformer_jax.training.objectives import cross_entropy
 
     logits_t, logits = both(torch, rng, dtype, 6, 9)
     targets = rng.integers(0, 9, 6)
@@ -412,7 +411,7 @@ def test_label_smoothing(torch, rng, dtype, smoothing):
 
 
 def test_cross_entropy(torch, rng, dtype):
-    from transformer_jax.training.losses import cross_entropy
+    from transformer_jax.training.objectives import cross_entropy
 
     logits_t, logits = both(torch, rng, dtype, 6, 9)
     targets = rng.integers(0, 9, 6)
@@ -457,7 +456,7 @@ def test_adamw_with_clipping_and_decay_follows_torch(torch, rng):
 def test_top_k_and_top_p_equal_transformers(torch, rng):
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-    from transformer_jax.sampling import restrict_logits
+    from transformer_jax.generation import restrict_logits
 
     logits_t, logits = both(torch, rng, "float32", 4, 50)
     logits_t, logits = logits_t * 3, logits * 3

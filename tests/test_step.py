@@ -14,8 +14,13 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.training.build import make_model
 from transformer_jax.training.evaluation import make_score
-from transformer_jax.training.losses import cross_entropy, sums_of, total
-from transformer_jax.training.objectives import CrossEntropy, InChunks
+from transformer_jax.training.objectives import (
+    CrossEntropy,
+    InChunks,
+    cross_entropy,
+    sums_of,
+    total,
+)
 from transformer_jax.training.optimizers import (
     decay_multiplier,
     evaluated_params,

@@ -1,56 +1,28 @@
 """transformer_jax: transformers in JAX, and experiments on them whose answers you can trust.
 
-Start with examples/one_page.py. Then in this order, not that of imports; * marks the seven files
-from attention to a trained model. On the way data/tasks/batch says what a model reads,
-training/objectives what the loss is, and training/prepared compiles the step. CONTRIBUTING.md says
-what a new component, task, metric or optimizer needs.
-  shapes, masks*      the letters of the dimensions; who may attend to whom
-  attention*, blocks* the mechanism; the block, and how attention, feed-forward layer and norms are
-                      wired in it
-  positions, norms, feedforward, embeddings, linear, pooling, initialisation, parametrisation, remat
-                      what a config can choose; position_terms: what positions give to attention;
-                      cache: keys and values that are kept
-  variants/           less common choices, one idea or family a file, imported when they are chosen
-  models/             stack*: options -> one specification for each block -> a stack of blocks;
-                      layer_list, transformed: blocks that differ, are scanned or recomputed;
-                      decoder*, encoder, encoder_decoder, vision; the recurrent baselines; effect:
-                      what an option does in the end; layouts: blocks one by one, or in stacks
-  sites               the named places of a model: to be read, changed, kept by name
-  placement, sharding what models say of several devices (nothing on one); which of them holds
-                      what: by a parameter's path, by a site
-  processes           several hosts that are one run: joining, agreeing on a number
-  data/               sources (text, tables, arrays, made-up languages), tokenizers; tasks:
-                      examples -> Batch (numpy);
-                      order: which examples a step has, from the seed and the step alone;
-                      baselines: simple methods on the same data
-  options, config     types of options; every option of a run: type, default, meaning;
-                      model_options: those that a model takes as one value; declarations: what
-                      typed fields declare, checked by pydantic
-  resolve, constraints  what is read, stated and refused; combinations that make no sense
-  config_files        from a file and the command line to values; stored configs
-  own, suggestions    user-defined code by MODULE:NAME; the name that was probably meant
-  runs/               directory: a run's files; records: rows of metrics.jsonl; checkpoints;
-                      pictures; listing; several_processes: who writes, who ends with whom
-  metrics             what a run is measured by, and the mark of your own; training/measuring asks
-  training/           build, prepared: from a config to data, model, optimizer, compiled step;
-                      objectives, optimizers (with the clip), schedules, hooks; step*: one update;
-                      program: updates of one run or several, compiled; loop: runs, top to bottom;
-                      compatibility, leaks: refusals before it starts; evaluation;
-                      pretrained, warm_start: weights to begin with; loading, run: a trained run;
-                      showcases: what it shows, and scores of what it wrote (BLEU)
-  planning/           what a training step needs on devices that may not be here
-  studies/            design: a question as a value; cells: its runs; study: its directory;
-                      statistics: read_off gives a contrast its word, from one interval where there
-                      is a mean; judging: what may overrule the word; tables, figures, report;
-                      arms: made ready, with their costs; workers: train the cells; running: from
-                      plan to verdict; referee: one change at a time
-  sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
-  inspection          what is at sites, and a model with them changed; attention maps, gradients
-  interop/, hub       Hugging Face weights in and out; their folders, by path or name
-  laws                what every component keeps, to be tried on your own components
+Start with examples/one_page.py, then read in this order; * marks the seven files from attention to
+a trained model. docs/architecture.md explains the parts and the twelve words of this project.
 
-Beside it: experiments/ the commands, configs/ what they read, configs/ablations/ the studies,
-docs/architecture.md our words.
+  shapes, masks*         dimension letters; masks as arrays and as rules
+  attention*, blocks*    multi-head attention; pre-norm and post-norm blocks
+  positions, norms, feedforward, linear, embeddings, pooling, initialisation
+                         the other components; cache: keys, values and states for generation
+  models/                stack*: blocks from options; decoder*, encoder, encoder_decoder, vision
+  variants/              less common components, imported when chosen
+  sites, inspection      named values inside a model, to be read or changed
+  generation             new tokens from a model
+  placement, sharding    division of arrays over devices; processes: runs on several hosts
+  data/                  tasks turn sources (text, tables, images) into batches; order: the examples
+                         of a step
+  config, resolve, constraints, config_files
+                         the options of a run, their defaults, refusals, files and command line
+  training/              step*: one update; loop*: a run; build, prepared: from a config to a
+                         compiled step; objectives, optimizers, schedules, hooks
+  runs/                  files of a run: checkpoints, metrics.jsonl, manifest
+  studies/               design, arms, workers, running, statistics, judging, report
+  interop/, hub          Hugging Face weights
+  planning/              memory and time of a training step on other devices
+  laws                   properties that every component must have
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.
@@ -82,19 +54,20 @@ _PUBLIC = {
     "norms": ("LayerNorm", "RMSNorm", "layer_norm", "rms_norm"),
     "positions": (
         "LearnedPositions",
+        "PositionTerms",
         "RotaryPositions",
         "SinusoidalPositions",
+        "Sizes",
+        "rotate",
         "sinusoidal_positions",
     ),
     "variants.relative": ("ALiBiPositions", "T5Positions"),
     "variants.experts": ("MixtureOfExperts",),
-    "position_terms": ("PositionTerms", "Sizes", "rotate"),
     "feedforward": ("FeedForward", "GatedFeedForward"),
     "blocks": ("Block", "Context", "PostNorm", "PreNorm"),
     "models": ("Decoder", "Encoder", "EncoderDecoder", "VisionTransformer"),
     "models.recurrent": ("RecurrentDecoder", "RecurrentEncoder"),
-    "generation": ("generate", "generate_after", "generate_from"),
-    "sampling": ("draw_token",),
+    "generation": ("draw_token", "generate", "generate_after", "generate_from"),
     "inspection": (
         "attention_maps",
         "capture",

@@ -18,7 +18,7 @@ from transformer_jax.cache import CacheSlot, append_to_cache
 from transformer_jax.linear import Initializer, Linear
 from transformer_jax.masks import Mask, as_array
 from transformer_jax.options import Positive, nearest_divisor
-from transformer_jax.position_terms import NO_TERMS, Bias, PositionTerms, bias_for, rotate
+from transformer_jax.positions import NO_TERMS, Bias, PositionTerms, bias_for, rotate
 from transformer_jax.shapes import check_shapes
 from transformer_jax.sites import show, site
 

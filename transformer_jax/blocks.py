@@ -16,7 +16,7 @@ from jax import Array
 from transformer_jax.cache import CacheSlot
 from transformer_jax.linear import Initializer
 from transformer_jax.masks import Mask
-from transformer_jax.position_terms import NO_TERMS, PositionTerms, Sizes
+from transformer_jax.positions import NO_TERMS, PositionTerms, Sizes
 from transformer_jax.sites import site
 
 ModuleFactory = Callable[..., nn.Module]

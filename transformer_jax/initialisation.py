@@ -5,6 +5,7 @@ kernels in a block: query and key, value and first feed-forward kernels, and tho
 the residual stream.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -106,3 +107,27 @@ INITIALISATIONS = {
     "xavier": xavier,
     "fan_in": fan_in,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+    """Nothing depends on the width, except the scores: 1 / sqrt(d_k)."""
+
+    def kernel_gain(self, width: int) -> float:
+        """Multiplier of the standard deviation of the blocks' initial kernels."""
+        return 1.0
+
+    def logits_gain(self, width: int) -> float:
+        """Factor of the vectors that the output layer reads."""
+        return 1.0
+
+    def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
+        """The scale of the attention scores, or None for 1 / sqrt(d_k)."""
+        return None
+
+    def learning_rate_gain(self, width: int) -> float:
+        """Factor of the learning rate of the blocks' kernels."""
+        return 1.0
+
+
+PARAMETRISATIONS = {"standard": Standard, "mup": "transformer_jax.variants.mup:MaximalUpdate"}

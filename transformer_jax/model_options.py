@@ -104,7 +104,7 @@ class ModelOptions:
         str, Variant("initialisation:INITIALISATIONS", "model.initialisation_options")
     ] = "depth_scaled"
     parametrisation: Annotated[
-        str, Variant("parametrisation:PARAMETRISATIONS", "model.parametrisation_options")
+        str, Variant("initialisation:PARAMETRISATIONS", "model.parametrisation_options")
     ] = "standard"
     layers: LayerPattern = ""
     distinct_blocks: Count | None = None

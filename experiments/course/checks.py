@@ -22,7 +22,7 @@ from transformer_jax.embeddings import lookup
 from transformer_jax.feedforward import FeedForward
 from transformer_jax.generation import feed_back
 from transformer_jax.norms import LayerNorm
-from transformer_jax.training.losses import cross_entropy
+from transformer_jax.training.objectives import cross_entropy
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from transformer_jax.options import NonNegative
-from transformer_jax.training.losses import by_example, sums_of
+from transformer_jax.training.objectives import by_example, sums_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer_jax.options import Positive
-from transformer_jax.position_terms import PositionTerms, Sizes
+from transformer_jax.positions import PositionTerms, Sizes
 
 
 class Mine(nn.Module):

@@ -20,14 +20,13 @@ from transformer_jax.blocks import Block, Carry, Context, ModuleFactory
 from transformer_jax.cache import advance_cache, nan_on_overflow
 from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.feedforward import no_feed_forward
-from transformer_jax.initialisation import Initializers
+from transformer_jax.initialisation import Initializers, Standard
 from transformer_jax.linear import Initializer, Linear, logits_layer
 from transformer_jax.masks import Full, Mask, Places, Unmasked, self_attention_rule
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import NoNorm
 from transformer_jax.options import FrozenOptions, Variant, entry_of
-from transformer_jax.parametrisation import Standard
-from transformer_jax.position_terms import PositionTerms, Sizes, add_positions, of_queries
+from transformer_jax.positions import PositionTerms, Sizes, add_positions, of_queries
 from transformer_jax.sites import site
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))

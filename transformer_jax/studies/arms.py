@@ -31,8 +31,7 @@ from transformer_jax.studies.design import Design
 from transformer_jax.studies.tables import spell_share
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import score_of
-from transformer_jax.training.losses import safe_mean
-from transformer_jax.training.objectives import score_batch
+from transformer_jax.training.objectives import safe_mean, score_batch
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.program import Program, StepRequest
 

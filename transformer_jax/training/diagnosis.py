@@ -10,7 +10,7 @@ from jax import Array
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.errors import Stop
 from transformer_jax.paths import by_path
-from transformer_jax.training.losses import Sums, safe_mean, total
+from transformer_jax.training.objectives import Sums, safe_mean, total
 
 
 class NonFinite(Stop):

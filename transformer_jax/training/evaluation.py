@@ -12,8 +12,7 @@ import numpy as np
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.placement import cut_examples, keep_everywhere, put, sharded
-from transformer_jax.training.losses import Sums
-from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
+from transformer_jax.training.objectives import CrossEntropy, Sums, in_chunks, score_batch
 
 if TYPE_CHECKING:
     from transformer_jax.sharding import Sharding

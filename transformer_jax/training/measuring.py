@@ -20,7 +20,7 @@ from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of, hash_of_file
 from transformer_jax.placement import sharded
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
-from transformer_jax.training.losses import Sums, by_example
+from transformer_jax.training.objectives import Sums, by_example
 
 if TYPE_CHECKING:
     from transformer_jax.sharding import Sharding

@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import options_of, resolved
+from transformer_jax.initialisation import PARAMETRISATIONS
 from transformer_jax.options import Switch, TracedPositive, TracedShare, is_user_defined
 from transformer_jax.own import chosen
-from transformer_jax.parametrisation import PARAMETRISATIONS
 from transformer_jax.paths import begins, path_text
 from transformer_jax.resolve import options_read
 from transformer_jax.training.schedules import SCHEDULES

@@ -11,8 +11,7 @@ from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.placement import cut_examples
-from transformer_jax.training.losses import Sums, safe_mean, total
-from transformer_jax.training.objectives import CrossEntropy, score_batch
+from transformer_jax.training.objectives import CrossEntropy, Sums, safe_mean, score_batch, total
 
 
 class TrainState(NamedTuple):

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from transformer_jax.initialisation import Standard
 from transformer_jax.options import Count
-from transformer_jax.parametrisation import Standard
 
 
 @dataclasses.dataclass(frozen=True)

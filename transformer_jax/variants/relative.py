@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.options import Count, InitialSize
-from transformer_jax.position_terms import PositionTerms, Sizes
+from transformer_jax.positions import PositionTerms, Sizes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.options import AboveOne, Positive
-from transformer_jax.position_terms import PositionTerms, Sizes
-from transformer_jax.positions import sinusoids
+from transformer_jax.positions import PositionTerms, Sizes, sinusoids
 
 
 class Sinusoidal2DPositions(nn.Module):
