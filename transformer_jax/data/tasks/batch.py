@@ -1,6 +1,7 @@
 """The Batch, the interface of tasks, and a base class."""
 
 import abc
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sized
@@ -97,8 +98,14 @@ class Task(Protocol):
         return None
 
 
+@dataclasses.dataclass(frozen=True)
 class ListedTask(abc.ABC):
-    """Base of tasks whose examples are listed: `splits` has the indices of each split's."""
+    """Base of tasks whose examples are listed.
+
+    Attributes:
+      splits: Name of the split -> indices of its examples.
+      batch_size: Examples in a training batch, B.
+    """
 
     splits: dict[str, np.ndarray]
     batch_size: int

@@ -27,11 +27,11 @@ class Classification(ListedTask):
     """Predict the class of each example.
 
     Attributes:
+      splits: Name of the split -> indices of examples.
+      batch_size: Examples in a training batch, B.
       inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
       labels: [N] int32.
       classes: Names of the classes.
-      splits: Name of the split -> indices of examples.
-      batch_size: Examples in a training batch, B.
       sizes: See Task; counted, facts, protocol, remarks and tokenizer too.
       prepare: Function of the inputs of a batch, and of a random generator in training, that
         returns the inputs of the model.
@@ -40,8 +40,6 @@ class Classification(ListedTask):
     inputs: Inputs
     labels: np.ndarray
     classes: tuple[str, ...]
-    splits: dict[str, np.ndarray]
-    batch_size: int
     sizes: dict[str, Any]
     counted: str
     facts: dict[str, Any]
@@ -100,11 +98,11 @@ def text_classification(
         **({"num_types": 2} if are_pairs else {}),
     }
     return Classification(
+        parts,
+        batch_size,
         inputs,
         np.array(loaded.labels, np.int32),
         loaded.classes,
-        parts,
-        batch_size,
         sizes,
         "texts",
         data_facts(source, loaded.sha256, parts, tokenizer, classes=loaded.classes, cut=cut),
@@ -197,11 +195,11 @@ def image_classification(
 
     statistics = {"pixel_mean": mean.tolist(), "pixel_deviation": deviation.tolist()}
     return Classification(
+        parts,
+        batch_size,
         {"images": arrays.inputs},
         arrays.labels,
         arrays.classes,
-        parts,
-        batch_size,
         {"image_shape": arrays.inputs.shape[1:], "num_classes": len(arrays.classes)},
         "images",
         data_facts(source, arrays.sha256, parts, classes=arrays.classes, **statistics),
@@ -291,7 +289,7 @@ def vector_classification(
     }
     facts = data_facts(source, arrays.sha256, parts, classes=arrays.classes)
     return Classification(
-        inputs, arrays.labels, arrays.classes, parts, batch_size, sizes, "sequences", facts
+        parts, batch_size, inputs, arrays.labels, arrays.classes, sizes, "sequences", facts
     )
 
 

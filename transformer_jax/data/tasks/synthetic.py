@@ -24,17 +24,15 @@ class SyntheticTask(ListedTask):
     training draws from its share.
 
     Attributes:
-      language: See Language.
-      listed: Examples of all splits.
       splits: Split -> indices of listed examples; without train for an infinite language.
       batch_size: Examples in a training batch, B.
+      language: See Language.
+      listed: Examples of all splits.
       facts: See Task.
     """
 
     language: Language
     listed: Examples
-    splits: dict[str, np.ndarray]
-    batch_size: int
     facts: dict[str, Any]
     tokenizer: ClassVar[None] = None
     counted: ClassVar[str] = "tokens"
@@ -79,9 +77,8 @@ class SyntheticTask(ListedTask):
         digest = hashlib.sha256()
         for indices in parts.values():
             digest.update(listed.tokens[indices].tobytes())
-        names = {"symbols": symbols, "floor": language.floor}
-        facts = data_facts(source, digest.hexdigest(), parts, **names)
-        return cls(language, listed, parts, batch_size, facts)
+        facts = data_facts(source, digest.hexdigest(), parts, symbols=symbols, floor=language.floor)
+        return cls(parts, batch_size, language, listed, facts)
 
     @property
     def sizes(self) -> dict[str, Any]:

@@ -24,19 +24,17 @@ class Translation(ListedTask):
     do not fit into `length` are left out and counted in `facts`.
 
     Attributes:
+      splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
+      batch_size: Pairs in a training batch, B.
       tokenizer: Tokenizer of both languages.
       pairs: All sentence pairs that fit.
-      splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
       length: Longest source and target in tokens, L.
-      batch_size: Pairs in a training batch, B.
       facts: See Task.
     """
 
     tokenizer: Tokenizer
     pairs: list[tuple[str, str]]
-    splits: dict[str, np.ndarray]
     length: int
-    batch_size: int
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     counted: ClassVar[str] = "pairs"
     target: ClassVar[str] = "token"
@@ -69,7 +67,7 @@ class Translation(ListedTask):
         refuse_empty_splits(source, parts)
         left_out = len(pairs) - len(fitting)
         facts = data_facts(source, sha256, parts, tokenizer, left_out=left_out)
-        return cls(tokenizer, fitting, parts, length, batch_size, facts)
+        return cls(parts, batch_size, tokenizer, fitting, length, facts)
 
     @functools.cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
