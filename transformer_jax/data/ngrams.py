@@ -1,6 +1,7 @@
 """N-gram models, the baseline that every language model has to beat."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -112,12 +113,23 @@ class NGrams:
         return np.log(probability)
 
 
+def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
+    """Returns each target after tokens near its place, [B, L, len(distances) + 1], see of_rows.
+
+    Args:
+      batch: Tokens and targets, [B, L] int.
+      distances: Distance of each token from the target's place in the inputs, nearest last.
+    """
+    tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
+    most, length = max(map(abs, distances), default=0), tokens.shape[1]
+    padded = np.pad(tokens, ((0, 0), (most, most)), constant_values=NOTHING)
+    near = [padded[:, most + distance : most + distance + length] for distance in distances]
+    return np.stack([*near, targets], -1)
+
+
 def rows_before(batch: Batch, order: int) -> np.ndarray:
     """Returns each target after the tokens that a decoder has read, [B, L, order], see of_rows."""
-    tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
-    padded = np.pad(tokens, ((0, 0), (max(order - 2, 0), 0)), constant_values=NOTHING)
-    before = [padded[:, n : n + targets.shape[1]] for n in range(order - 1)]
-    return np.stack([*before, targets], -1)
+    return context_rows(batch, range(2 - order, 1))
 
 
 def _counted(

@@ -1,11 +1,12 @@
 """Tokenizers: bytes, characters, byte-pair encoding, words, and Hugging Face files.
 
-A tokenizer is a value, made from text or from its own JSON. Bytes,
-characters and byte pairs are lossless: decode(encode(text)) == text, or encode refuses. Words, and
-some Hugging Face tokenizers, lose information and count no bytes.
+A tokenizer is a value, made from text or from its own JSON. Bytes, characters and byte pairs are
+lossless: decode(encode(text)) == text, or encode refuses. Words, and some Hugging Face tokenizers,
+lose information and count no bytes.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -84,17 +85,13 @@ class CharTokenizer:
         self._symbols = np.array([ord(symbol) for symbol in symbols], np.uint32)
         self._order = np.argsort(self._symbols, kind="stable")
         self.vocab_size = len(symbols)
-        self.token_bytes = np.array(
-            [len(refuse_surrogates(symbol)) for symbol in symbols], np.int64
-        )
+        sizes = [len(refuse_surrogates(symbol)) for symbol in symbols]
+        self.token_bytes = np.array(sizes, np.int64)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "CharTokenizer":
         """Collects all characters of the texts, whatever vocab_size is."""
-        symbols: set[str] = set()
-        for text in texts:
-            symbols.update(text)
-        return cls("".join(sorted(symbols)))
+        return cls("".join(sorted(set(itertools.chain.from_iterable(texts)))))
 
     @classmethod
     def from_json(cls, state: dict) -> "CharTokenizer":
@@ -178,8 +175,8 @@ def make_tokenizer(
     if not isinstance(choice, str):
         return choice
     if choice in TOKENIZERS:
-        everything = whole if whole is not None and choice == "char" else texts
-        return entry_of(TOKENIZERS, choice).train(everything(), vocab_size)
+        read = whole if whole and choice == "char" else texts
+        return entry_of(TOKENIZERS, choice).train(read(), vocab_size)
     path = Path(choice)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
