@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import attempt, refused, tiny_config
-from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
+from transformer_jax.data.ngrams import NOTHING, NGrams, context_rows
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
 from transformer_jax.data.tasks.synthetic import SyntheticTask
@@ -177,7 +177,7 @@ def n_grams(tokens, vocab_size, order):
 
 def losses(fitted, batch):
     """[B, L], of the targets that count."""
-    rows = rows_before(batch, len(fitted.orders))
+    rows = context_rows(batch, range(2 - len(fitted.orders), 1))
     return -fitted.log_probabilities(rows[..., :-1], rows[..., -1]) * batch["weights"]
 
 

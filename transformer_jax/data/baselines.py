@@ -8,13 +8,12 @@ images and vectors the nearest neighbour (Cover and Hart 1967). All use the trai
 or the first 20 million tokens of a longer text, and are scored on the same targets as models.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.ngrams import NGrams, context_rows, rows_before
+from transformer_jax.data.ngrams import NGrams, context_rows
 from transformer_jax.data.order import Part
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tasks.classification import Classification
@@ -24,6 +23,7 @@ from transformer_jax.data.tasks.translation import Translation
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> score
 LONGEST = 6  # n-gram
+_AROUND = (-3, 2, -2, 1, -1)  # neighbours of a masked token, the nearest last
 _MOST_TOKENS = 20_000_000  # that are counted, of a longer text
 _ROWS = 256
 _ITERATIONS = 100  # of L-BFGS
@@ -70,7 +70,7 @@ def baselines_of(task: Task, steps: int) -> Baselines:
     return Baselines(scores, gate)
 
 
-def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
+def _training_batches(task: Task, steps: int) -> Iterable[Batch]:
     if isinstance(task, Classification | Translation):
         return task.evaluation_batches("train", _ROWS)
     return (task.batch(0, step) for step in range(steps))
@@ -81,7 +81,7 @@ def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
 
 def _of_text(task: Task, steps: int) -> dict[str, Scores]:
     both_sides = isinstance(task, MaskedLanguageModelling)
-    rows_of = _rows_around if both_sides else functools.partial(rows_before, order=LONGEST)
+    distances = _AROUND if both_sides else range(2 - LONGEST, 1)
     if isinstance(task, LanguageModelling | MaskedLanguageModelling):
         train = task.splits["train"]
         parts = getattr(task, "parts", ()) or (Part("", 1.0, 0, len(train)),)
@@ -93,11 +93,11 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
             text = train.windows(np.array([part.begin]), part.count)
             inputs, targets = (text, text) if both_sides else (text[:, :-1], text[:, 1:])
             batch: Batch = {"inputs": {"tokens": inputs}, "targets": targets, "weights": 1}
-            found.append(rows_of(batch)[0])
+            found.append(context_rows(batch, distances)[0])
     else:
         found, count = [], 0
         for batch in _training_batches(task, steps):
-            found.append(rows_of(batch)[np.asarray(batch["weights"]) > 0])
+            found.append(context_rows(batch, distances)[np.asarray(batch["weights"]) > 0])
             count += len(found[-1])
             if count >= _MOST_TOKENS:
                 break
@@ -109,7 +109,7 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
         losses, total, right = np.zeros(len(models)), 0.0, 0.0
         for batch in task.evaluation_batches(split, _ROWS):
             weights = np.asarray(batch["weights"], np.float64)
-            rows = rows_of(batch)
+            rows = context_rows(batch, distances)
             total += weights.sum()
             right += float((weights * (rows[..., -1] == usual)).sum())
             log_probs = (m.log_probabilities(rows[..., :-1], rows[..., -1]) for m in models)
@@ -118,11 +118,6 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
             method[split] = {"loss": float(loss / total)}
         scores["1-gram"][split]["accuracy"] = right / float(total)
     return scores
-
-
-def _rows_around(batch: Batch) -> np.ndarray:
-    """Returns targets after their neighbours, the nearest last: left, right, second left, ..."""
-    return context_rows(batch, [-1, 1, -2, 2, -3][: LONGEST - 1][::-1])
 
 
 # ---------------------------------------------------------------- labels

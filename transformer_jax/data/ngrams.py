@@ -123,13 +123,8 @@ def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
     tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
     most, length = max(map(abs, distances), default=0), tokens.shape[1]
     padded = np.pad(tokens, ((0, 0), (most, most)), constant_values=NOTHING)
-    near = [padded[:, most + distance : most + distance + length] for distance in distances]
-    return np.stack([*near, targets], -1)
-
-
-def rows_before(batch: Batch, order: int) -> np.ndarray:
-    """Returns each target after the tokens that a decoder has read, [B, L, order], see of_rows."""
-    return context_rows(batch, range(2 - order, 1))
+    begins = [most + distance for distance in distances]
+    return np.stack([*(padded[:, begin : begin + length] for begin in begins), targets], -1)
 
 
 def _counted(

@@ -179,7 +179,7 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         refuse_surrogates(text)
         try:
             return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library raises bare Exception where none means "unknown"
+        except Exception as error:  # the library raises bare Exception if no token means "unknown"
             raise InvalidInput(f"text: {self._unknown(text)}") from error
 
     def encode_whole(self, text: str) -> list[int]:

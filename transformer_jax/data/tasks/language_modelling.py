@@ -19,12 +19,11 @@ from transformer_jax.options import Form, Natural
 def _is_mixture(value: tuple) -> bool:
     try:
         pairs = [part.rsplit("=", 1) for part in value]
-        thousandths = [round(1000 * float(share)) for path, share in pairs if path]  # as mix reads
+        thousandths = [round(1000 * float(share)) for _, share in pairs]  # as mix reads
     except (AttributeError, ValueError, OverflowError):
         return False
-    if len(thousandths) < len(value) or min(thousandths, default=1) < 1:
-        return False
-    return sum(thousandths) <= 999
+    is_named = all(path for path, _ in pairs)
+    return is_named and min(thousandths, default=1) >= 1 and sum(thousandths) <= 999
 
 
 Mixture = Annotated[
