@@ -32,11 +32,9 @@ _SCORED = ("validation", "test")
 
 
 class Baselines(NamedTuple):
-    """Scores of the simple methods.
+    """Scores of the simple methods: method -> split -> loss in nats or accuracy or both.
 
-    Attributes:
-      scores: Method -> split -> loss in nats or accuracy or both.
-      gate: Method that a base has to beat by default, or None if none is known.
+    `gate` is the method that a base has to beat by default, or None if none is known.
     """
 
     scores: dict[str, Scores]
@@ -46,11 +44,8 @@ class Baselines(NamedTuple):
 def baselines_of(task: Task, steps: int) -> Baselines:
     """Fits and scores every simple method for a task.
 
-    Args:
-      task: Task with a class for each example, or a token at each position.
-      steps: Number of training batches to read if a task's training split cannot be listed.
-    Returns:
-      The scores; none for a task with other inputs or targets.
+    A task needs a class for each example, or a token at each position; else there are no scores.
+    If its training split cannot be listed, `steps` training batches are read.
     """
     first = task.batch(0, 0)
     inputs, shape = first["inputs"], np.shape(first["targets"])

@@ -60,7 +60,7 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the names of padding, begin, end and mask tokens: its own, or ours."""
+    """Returns the names of padding, begin, end and mask tokens: the tokenizer's own, or ours."""
     has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda _: None
     return {
         purpose: next((name for name in names if has(name) is not None), names[0])

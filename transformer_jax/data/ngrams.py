@@ -12,24 +12,14 @@ NOTHING = -1  # stands where a text or a window has not begun
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """Counts of the n-grams of one length; contexts are numbered from 0 to C - 1.
+    """Counts of the n-grams of one length; contexts are numbered from 0 to C - 1."""
 
-    Attributes:
-      contexts: Codes of the contexts, ascending, [C]: first token and number of the rest.
-      grams: Codes of the n-grams, ascending: number of the context and last token.
-      counts: Count of each n-gram; for shorter ones than the longest, the number of their
-        continuations to the left.
-      totals: Sum of the counts after each context, [C].
-      kinds: Number of different tokens after each context, [C].
-      discount: Discount of each count.
-    """
-
-    contexts: np.ndarray
-    grams: np.ndarray
-    counts: np.ndarray
-    totals: np.ndarray
-    kinds: np.ndarray
-    discount: float
+    contexts: np.ndarray  # codes of the contexts, ascending, [C]: first token, number of the rest
+    grams: np.ndarray  # codes of the n-grams, ascending: number of the context and last token
+    counts: np.ndarray  # of each n-gram; if a longer order exists, of tokens before it
+    totals: np.ndarray  # sum of the counts after each context, [C]
+    kinds: np.ndarray  # number of different tokens after each context, [C]
+    discount: float  # of each count
 
 
 @dataclasses.dataclass(frozen=True)

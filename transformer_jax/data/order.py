@@ -37,11 +37,6 @@ def example_order(
     other without a gap, so every example occurs exactly once per epoch whatever the batch size; a
     batch may contain the end of one epoch and the start of the next.
 
-    Args:
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      batch_size: Examples in the batch, B.
-      num_examples: Examples in an epoch.
     Returns:
       Examples [B] int64 and the epoch of each, [B] int64.
     """
@@ -62,7 +57,7 @@ def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) 
 
     Args:
       seed: Seed of the data order.
-      numbers: Indices of the windows, counted over all epochs, see numbers_of_step, [N] int.
+      numbers: Indices of the windows, see numbers_of_step, [N] int.
       num_places: Number of tokens in the text.
       length: Tokens in a window.
     """
@@ -159,10 +154,10 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
 
     Args:
       keys: Key of each example.
-      shares: Fractions of the examples in train, validation and test; they sum to 1.
+      shares: Fractions of train, validation and test, which sum to 1 and hold up to chance.
       seed: Seed of the split.
     Returns:
-      Split -> ascending indices; fractions hold up to chance.
+      Split -> ascending indices.
     """
     places = np.array([place_of(key, seed) for key in keys])
     edges = np.cumsum((0.0, *shares))

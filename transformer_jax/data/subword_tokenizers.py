@@ -70,11 +70,7 @@ class BPETokenizer(_LibraryTokenizer):
 
 
 def tokenizers_library() -> Any:
-    """Returns the package tokenizers.
-
-    Raises:
-      InvalidInput: It is not installed.
-    """
+    """Returns the package tokenizers; raises InvalidInput if it is not installed."""
     try:
         import tokenizers
     except ImportError as error:
@@ -88,14 +84,14 @@ def tokenizers_library() -> Any:
 class WordTokenizer:
     """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
 
-    For models that start from word vectors. Decoding joins the words with spaces.
+    For models that start from word vectors. The first entry of the vocabulary stands for unknown
+    words. Decoding joins the words with spaces.
     """
 
     token_bytes = None
     _PATTERN = re.compile(r"\w+|[^\w\s]")
 
     def __init__(self, words: list[str]) -> None:
-        """Takes the vocabulary; the first entry stands for unknown words."""
         self.words = words
         self.vocab_size = len(words)
         self._numbers = {word: number for number, word in enumerate(words)}
@@ -188,7 +184,7 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         return self._model.encode(text).ids
 
     def _unknown(self, text: str) -> str:
-        """Returns the first character that cannot be encoded."""
+        """Returns a sentence about the first character that cannot be encoded."""
         for offset, symbol in enumerate(text):
             try:
                 self._model.encode(symbol, add_special_tokens=False)

@@ -81,7 +81,6 @@ class CharTokenizer:
     """One token per character (code point) of the training text, in sorted order."""
 
     def __init__(self, symbols: str) -> None:
-        """Takes the characters of the vocabulary; their order gives the token numbers."""
         self._symbols = np.array([ord(symbol) for symbol in symbols], np.uint32)
         self._order = np.argsort(self._symbols, kind="stable")
         self.vocab_size = len(symbols)
@@ -168,7 +167,7 @@ def make_tokenizer(
       vocab_size: Largest vocabulary of a trained tokenizer.
       whole: Function that returns all text, since a character tokenizer must know all characters.
     Raises:
-      InvalidInput: No such name or file.
+      InvalidInput: There is no such name or file.
     """
     if isinstance(choice, type):
         return choice.train(texts(), vocab_size)  # ty: ignore[missing-attribute]
@@ -192,10 +191,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_text(tokenizer: Tokenizer) -> str:
-    """Returns a tokenizer as the plain JSON that load_tokenizer reads.
-
-    A user-defined class is named as its kind.
-    """
+    """Returns a tokenizer as JSON for load_tokenizer; its kind may be a user-defined class."""
     state, kind = tokenizer.to_json(), type(tokenizer)
     if state.get("kind") not in _KINDS:
         state = {"kind": f"{kind.__module__}:{kind.__name__}", "state": state}
@@ -207,7 +203,7 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
 
     Args:
       path: Path of the file.
-      own: User-defined class of the tokenizer.
+      own: User-defined class of the tokenizer, or None.
     Raises:
       InvalidInput: The file is missing, damaged or has no known tokenizer.
     """

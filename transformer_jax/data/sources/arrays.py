@@ -84,9 +84,9 @@ def load_vectors(source: str) -> Arrays:
     """Reads sequences of vectors with labels: time series, features.
 
     Args:
-      source: An .npz file with `vectors` [N, L, F] and `labels` [N], or both prefixed by `train_`
-        and `test_`; optionally `lengths` [N] (number of valid vectors) likewise, and
-        `classes`, their names.
+      source: An OwnSource or an .npz file with `vectors` [N, L, F] and `labels` [N], or both
+        prefixed by `train_` and `test_`; optionally `lengths` [N] (number of valid vectors)
+        likewise, and `classes`, their names.
     Raises:
       InvalidInput: There is no such file, or it is invalid.
     """

@@ -78,12 +78,8 @@ def refuse_missing(source: str, kind: str) -> None:
 
 
 def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
-    """Returns the files of a source, in order.
+    """Returns the files of a source of this kind, in order: all that end so in a folder.
 
-    Args:
-      source: An embedded name, a file, or a folder of files.
-      kind: Kind of source, a key of EMBEDDED.
-      *suffixes: Suffixes of the files in a folder.
     Raises:
       InvalidInput: There is no such source, or no such file in it.
     """

@@ -97,15 +97,7 @@ def mixed_window_starts(
     Of every 1,000 consecutive examples each part has exactly its share, in a random order.
     Each part goes through its own epochs, see `window_starts`; a small part with a large
     share is read more often. The position in each part follows from the step alone.
-
-    Args:
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      batch_size: Windows in the batch, B.
-      parts: Parts of the split; shares sum to 1.
-      length: Tokens in a window, which lies in one part.
-    Returns:
-      [B] int64.
+    A window of `length` tokens lies in one part. The result is [B] int64.
     """
     starts = np.empty(batch_size, np.int64)
     shares = np.array([part.share for part in parts])

@@ -70,7 +70,7 @@ def write_shards(
 
     Args:
       pieces: Text in order.
-      tokenizer: The tokenizer.
+      tokenizer: Tokenizer of the text.
       folder: A new or empty folder.
       shard_tokens: Largest number of tokens in a file.
       document_separator: Line that ends a document of the pieces, see open_shards.

@@ -185,12 +185,8 @@ LANGUAGES: dict[str, Callable[[int, int], Language]] = {
 
 
 def load_language(source: str, length: int, symbols: int) -> Language:
-    """Returns the synthetic language with this name.
+    """Returns the synthetic language with this name, of at most `length` tokens in an input.
 
-    Args:
-      source: A name in LANGUAGES.
-      length: Largest number of tokens that a model reads, T.
-      symbols: Number of symbols; nouns of `agreement`, modulus of `modular_addition`.
     Raises:
       InvalidInput: There is no such language, or it cannot have that size.
     """

@@ -141,7 +141,7 @@ def data_facts(
     tokenizer: Tokenizer | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Returns the facts of a task, see Task.facts: those of every source, and others."""
+    """Returns the facts that identify the data of a task, see Task.facts, and others."""
     return {
         "source": source,
         "sha256": sha256,

@@ -115,16 +115,10 @@ def text_classification(
 def encode_texts(
     tokenizer: Tokenizer, texts: Iterable[str | tuple[str, ...]], length: int
 ) -> tuple[Inputs, int]:
-    """Returns the model's inputs for texts or pairs of texts, and the number of cut ones.
+    """Returns the model's inputs for N texts or pairs of texts, and the number of cut ones.
 
-    In a pair that is too long the longer text is cut until both fit.
-
-    Args:
-      tokenizer: Tokenizer of the model.
-      texts: N of them.
-      length: Tokens per row, special tokens included, L.
-    Returns:
-      Tokens and segments, [N, L] int32, for pairs types as well; and a count.
+    The inputs are tokens and segments, for pairs types as well, [N, L] int32, L being `length`
+    with special tokens. In a pair that is too long the longer text is cut until both fit.
     """
     specials = special_tokens(tokenizer)
     rows, types, cut = [], [], 0
@@ -172,11 +166,6 @@ def image_classification(
     fraction of the rest.
 
     Args:
-      source: See load_images.
-      splits: Fractions of train, validation and test.
-      split_seed: Seed of the split.
-      train_examples: Number of training examples, or None for all.
-      batch_size: Images in a batch, B.
       max_rotation: Largest rotation of training images in degrees; the border is filled with 0.
       max_shift: Largest shift of training images in each direction, in pixels.
       flip: Whether a random half of the training images is mirrored left to right.

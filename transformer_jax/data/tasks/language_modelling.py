@@ -90,19 +90,11 @@ class LanguageModelling:
         unscored: Natural = 0,
         mixture: Mixture = (),
     ) -> "LanguageModelling":
-        """Reads the text that a config's options name.
+        """Reads the text that a config's options name, see load_text.
+
+        It is split in its order, by bytes, or by tokens if the tokenizer counts no bytes.
 
         Args:
-          source: See load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: Tokenizer of the text.
-          vocab_size: Tokens of a bpe or word tokenizer.
-          document_separator: Line that ends a document.
-          separate_documents: Whether documents in one window are hidden from each other.
-          splits: Fractions of train, validation and test in the text's order, by bytes; by tokens
-            if the tokenizer counts no bytes.
-          length: Tokens of a window, L.
-          batch_size: Windows in a batch, B.
-          stride: Tokens between windows of an evaluation; length if None.
           unscored: Tokens at the beginning of each window that are read and not predicted.
           mixture: Further sources and the share of training windows of each; the rest is
             from data.source, whose tokenizer is used. Sources are split separately, and

@@ -59,16 +59,9 @@ class MaskedLanguageModelling:
         batch_size: int,
         mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Reads the text that a config's options name.
+        """Reads the text that a config's options name, see load_text, and splits it by tokens.
 
         Args:
-          source: See load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: Tokenizer of the text.
-          vocab_size: Tokens of a bpe or word tokenizer.
-          document_separator: Line that ends a document.
-          splits: Fractions of train, validation and test, in the text's order, by tokens.
-          length: Tokens of a window, L.
-          batch_size: Windows in a batch, B.
           mask_rate: Probability that a token is predicted.
         """
         stream, tokenizer, sha256 = load_text(

@@ -53,11 +53,6 @@ class SyntheticTask(ListedTask):
         """Makes the language that a config's options name.
 
         Args:
-          source: Name of the language.
-          length: Tokens of an example, L.
-          splits: Fractions of train, validation and test, for finite languages.
-          split_seed: Seed of the split.
-          batch_size: Examples in a batch, B.
           symbols: Number of symbols, nouns of agreement, or the modulus of modular_addition.
         """
         language = load_language(source, length, symbols)

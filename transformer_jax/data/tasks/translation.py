@@ -125,15 +125,10 @@ def with_end(tokenizer: Tokenizer, text: str) -> list[int]:
 def encode_sources(
     encode: Callable[[str], list[int]], texts: Iterable[str], length: int, padding: int
 ) -> dict[str, np.ndarray]:
-    """Returns the model's inputs for sentences to translate.
+    """Returns the model's inputs for N sentences: source and source_segments, [N, length] int32.
 
-    Args:
-      encode: Function from a sentence to its tokens, special tokens included.
-      texts: N sentences.
-      length: Largest number of tokens, M.
-      padding: Padding token.
-    Returns:
-      Source and source_segments, [N, M] int32.
+    `encode` returns the tokens of a sentence, special tokens included.
+
     Raises:
       InvalidInput: A sentence is too long.
     """
