@@ -78,7 +78,7 @@ def refuse_missing(source: str, kind: str) -> None:
 
 
 def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
-    """Returns the files of a source of this kind, in order: all that end so in a folder.
+    """Returns the files of a source, in order: of a folder, those with one of the suffixes.
 
     Raises:
       InvalidInput: There is no such source, or no such file in it.
