@@ -68,7 +68,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         directory.refuse_other_data(task.facts)
     else:
         refuse_unlike(run, task, config.data.source)
-    if isinstance(task, SyntheticTask) and arguments.split not in task.held:
+    if isinstance(task, SyntheticTask) and arguments.split not in task.splits:
         raise InvalidInput(
             f"--split={arguments.split}: data.source={config.data.source} draws every training "
             "batch anew; expected validation or test"

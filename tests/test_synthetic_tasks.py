@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import attempt, refused, tiny_config
-from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
+from transformer_jax.data.ngrams import NOTHING, NGrams, context_rows
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
 from transformer_jax.data.tasks.synthetic import SyntheticTask
@@ -85,16 +85,13 @@ def test_sums_are_shared_out_and_right():
         "data__symbols": 11,
     }
     task = make_task(tiny_config(**config, data__splits="(0.6,0.1,0.3)"))
-    parts = [{tuple(row) for row in task.held[split].tokens[:, :2]} for split in task.held]
-    assert set.union(*parts) == set(itertools.product(range(11), repeat=2))
-    assert sum(map(len, parts)) == 121
-    assert all(
-        (row[0] + row[1]) % 11 == row[3] for split in task.held for row in task.held[split].tokens
-    )
+    rows = {split: task.listed.tokens[indices] for split, indices in task.splits.items()}
+    parts = {split: {tuple(row) for row in tokens[:, :2]} for split, tokens in rows.items()}
+    assert set.union(*parts.values()) == set(itertools.product(range(11), repeat=2))
+    assert sum(map(len, parts.values())) == 121
+    assert all((row[0] + row[1]) % 11 == row[3] for tokens in rows.values() for row in tokens)
     batch = task.batch(0, 3)
-    assert {tuple(row[:2]) for row in batch["inputs"]["tokens"]} <= parts[
-        list(task.held).index("train")
-    ]
+    assert {tuple(row[:2]) for row in batch["inputs"]["tokens"]} <= parts["train"]
 
 
 def test_the_floor_of_a_chain_is_its_entropy_rate():
@@ -116,7 +113,7 @@ def test_batches_are_functions_of_seed_and_step_and_splits_of_neither():
     np.testing.assert_array_equal(*same)
     assert (task.batch(3, 6)["inputs"]["tokens"] != same[0]).any()
     assert (task.batch(4, 5)["inputs"]["tokens"] != same[0]).any()
-    validation, test = (task.held[split].tokens for split in ("validation", "test"))
+    validation, test = (task.listed.tokens[task.splits[name]] for name in ("validation", "test"))
     assert len(validation) == len(test) == 512
     assert (validation != test).any()
     batches = list(task.evaluation_batches("test", 200))
@@ -180,7 +177,7 @@ def n_grams(tokens, vocab_size, order):
 
 def losses(fitted, batch):
     """[B, L], of the targets that count."""
-    rows = rows_before(batch, len(fitted.orders))
+    rows = context_rows(batch, range(2 - len(fitted.orders), 1))
     return -fitted.log_probabilities(rows[..., :-1], rows[..., -1]) * batch["weights"]
 
 

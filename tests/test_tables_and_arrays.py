@@ -6,10 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from transformer_jax.data.order import batches_of
+from transformer_jax.data.order import batches_of, split_by_key
 from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs, read_texts
-from transformer_jax.data.splits import split_by_key
 from transformer_jax.errors import InvalidInput
 
 # ---------------------------------------------------------------- tables

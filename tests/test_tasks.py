@@ -43,7 +43,7 @@ def test_special_tokens_follow_the_vocabulary():
 def test_a_translation_batch_written_out():
     tokenizer = CharTokenizer.train(["abcd"], 0)
     splits = {"train": np.array([0, 1]), "validation": np.array([1]), "test": np.array([0, 1])}
-    task = Translation(tokenizer, [("ab", "c"), ("a", "cd")], splits, length=4, batch_size=2)
+    task = Translation(splits, 2, tokenizer, [("ab", "c"), ("a", "cd")], length=4)
     padding, begin, end = special_tokens(tokenizer)[:3]
     (batch,) = task.evaluation_batches("test", 2)
     inputs = {name: array.tolist() for name, array in batch["inputs"].items()}

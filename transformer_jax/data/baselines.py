@@ -5,7 +5,7 @@ the nearest on both sides. Labels: the most frequent class; a linear model (logi
 an L2 penalty, of which the validation split chooses the strength) on pixels, vectors, or TF-IDF
 weights of tokens and pairs of neighbours (Wang and Manning 2012, aclanthology.org/P12-2018); for
 images and vectors the nearest neighbour (Cover and Hart 1967). All use the training split,
-or the first 20 million tokens of a longer text, and scored on the same targets as models.
+or the first 20 million tokens of a longer text, and are scored on the same targets as models.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
+from transformer_jax.data.ngrams import NGrams, context_rows
 from transformer_jax.data.order import Part
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tasks.classification import Classification
@@ -23,6 +23,7 @@ from transformer_jax.data.tasks.translation import Translation
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> score
 LONGEST = 6  # n-gram
+_AROUND = (-3, 2, -2, 1, -1)  # neighbours of a masked token, the nearest last
 _MOST_TOKENS = 20_000_000  # that are counted, of a longer text
 _ROWS = 256
 _ITERATIONS = 100  # of L-BFGS
@@ -31,11 +32,9 @@ _SCORED = ("validation", "test")
 
 
 class Baselines(NamedTuple):
-    """Scores of the simple methods.
+    """Scores of the simple methods: method -> split -> loss in nats or accuracy or both.
 
-    Attributes:
-      scores: Method -> split -> loss in nats or accuracy or both.
-      gate: Method that a base has to beat by default, or None if none is known.
+    `gate` is the method that a base has to beat by default, or None if none is known.
     """
 
     scores: dict[str, Scores]
@@ -45,11 +44,8 @@ class Baselines(NamedTuple):
 def baselines_of(task: Task, steps: int) -> Baselines:
     """Fits and scores every simple method for a task.
 
-    Args:
-      task: Task with a class for each example, or a token at each position.
-      steps: Number of training batches to read if a task's training split cannot be listed.
-    Returns:
-      The scores; none for a task with other inputs or targets.
+    A task needs a class for each example, or a token at each position; else there are no scores.
+    If its training split cannot be listed, `steps` training batches are read.
     """
     first = task.batch(0, 0)
     inputs, shape = first["inputs"], np.shape(first["targets"])
@@ -69,7 +65,7 @@ def baselines_of(task: Task, steps: int) -> Baselines:
     return Baselines(scores, gate)
 
 
-def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
+def _training_batches(task: Task, steps: int) -> Iterable[Batch]:
     if isinstance(task, Classification | Translation):
         return task.evaluation_batches("train", _ROWS)
     return (task.batch(0, step) for step in range(steps))
@@ -78,68 +74,45 @@ def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
 # ---------------------------------------------------------------- text
 
 
-def _rows_of_text(train: Any, part: Part, both_sides: bool) -> np.ndarray:
-    """N-gram counts of a part of a text."""
-    text = train.windows(np.array([part.begin]), part.count)
-    whole: Batch = {"inputs": {"tokens": text[:, :-1]}, "targets": text[:, 1:], "weights": 1}
-    if both_sides:
-        whole = {"inputs": {"tokens": text}, "targets": text, "weights": 1}
-    return (_rows_around if both_sides else rows_before)(whole, LONGEST)[0]
-
-
 def _of_text(task: Task, steps: int) -> dict[str, Scores]:
     both_sides = isinstance(task, MaskedLanguageModelling)
+    distances = _AROUND if both_sides else range(2 - LONGEST, 1)
     if isinstance(task, LanguageModelling | MaskedLanguageModelling):
         train = task.splits["train"]
         parts = getattr(task, "parts", ()) or (Part("", 1.0, 0, len(train)),)
         if sum(part.count for part in parts) > _MOST_TOKENS:
             most = [min(part.count, round(part.share * _MOST_TOKENS)) for part in parts]
             parts = [p._replace(count=count) for p, count in zip(parts, most, strict=True)]
-        rows = np.concatenate([_rows_of_text(train, part, both_sides) for part in parts])
+        found = []
+        for part in parts:
+            text = train.windows(np.array([part.begin]), part.count)
+            inputs, targets = (text, text) if both_sides else (text[:, :-1], text[:, 1:])
+            batch: Batch = {"inputs": {"tokens": inputs}, "targets": targets, "weights": 1}
+            found.append(context_rows(batch, distances)[0])
     else:
-        rows = _scored_rows(_training_batches(task, steps))
+        found, count = [], 0
+        for batch in _training_batches(task, steps):
+            found.append(context_rows(batch, distances)[np.asarray(batch["weights"]) > 0])
+            count += len(found[-1])
+            if count >= _MOST_TOKENS:
+                break
+    rows = np.concatenate(found)
     models = NGrams.of_rows(rows, int(task.sizes["vocab_size"]))
-    sums = {split: np.zeros((len(models), 2)) for split in _SCORED}
-    right = {split: 0.0 for split in _SCORED}
     usual = np.argmax(np.bincount(rows[:, -1]))
+    scores: dict[str, Scores] = {f"{n}-gram": {} for n in range(1, len(models) + 1)}
     for split in _SCORED:
+        losses, total, right = np.zeros(len(models)), 0.0, 0.0
         for batch in task.evaluation_batches(split, _ROWS):
             weights = np.asarray(batch["weights"], np.float64)
-            rows = (_rows_around if both_sides else rows_before)(batch, LONGEST)
-            right[split] += float((weights * (rows[..., -1] == usual)).sum())
-            for n, model in enumerate(models):
-                log_probs = model.log_probabilities(rows[..., :-1], rows[..., -1])
-                sums[split][n] += (-log_probs * weights).sum(), weights.sum()
-    scores: dict[str, Scores] = {
-        f"{n}-gram": {
-            split: {"loss": float(s[n - 1, 0] / s[n - 1, 1])} for split, s in sums.items()
-        }
-        for n in range(1, len(models) + 1)
-    }
-    for split in _SCORED:
-        scores["1-gram"][split]["accuracy"] = right[split] / float(sums[split][0, 1])
+            rows = context_rows(batch, distances)
+            total += weights.sum()
+            right += float((weights * (rows[..., -1] == usual)).sum())
+            log_probs = (m.log_probabilities(rows[..., :-1], rows[..., -1]) for m in models)
+            losses += [(-of_model * weights).sum() for of_model in log_probs]
+        for method, loss in zip(scores.values(), losses, strict=True):
+            method[split] = {"loss": float(loss / total)}
+        scores["1-gram"][split]["accuracy"] = right / float(total)
     return scores
-
-
-def _scored_rows(batches: Iterable[Batch]) -> np.ndarray:
-    """Returns the scored targets of batches, each after its context, [N, LONGEST]."""
-    found, count = [], 0
-    for batch in batches:
-        rows = rows_before(batch, LONGEST)[np.asarray(batch["weights"]) > 0]
-        found.append(rows)
-        count += len(rows)
-        if count >= _MOST_TOKENS:
-            break
-    return np.concatenate(found)
-
-
-def _rows_around(batch: Batch, order: int) -> np.ndarray:
-    """Returns targets after their neighbours, the nearest last: left, right, second left, ..."""
-    tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
-    distances = [-1, 1, -2, 2, -3, 3][: order - 1]
-    wide, length = np.pad(tokens, ((0, 0), (3, 3)), constant_values=NOTHING), tokens.shape[1]
-    around = [wide[:, 3 + d : 3 + d + length] for d in reversed(distances)]
-    return np.stack([*around, targets], -1)
 
 
 # ---------------------------------------------------------------- labels
@@ -153,20 +126,20 @@ def _of_labels(task: Task, steps: int, has_words: bool) -> dict[str, Scores]:
     shares = np.log((counts + 1) / (counts + 1).sum())
     features = _text_features(train[0]) if has_words else _flat
     x = features(train[0])
-    their = {split: (features(inputs), labels) for split, (inputs, labels) in scored.items()}
+    scored = {split: (features(inputs), labels) for split, (inputs, labels) in scored.items()}
     scores: dict[str, Scores] = {"majority": {}, "linear model": {}}
     weights, least = np.zeros(0), np.inf
     for fitted in _fitted(x, train[1], classes):
-        loss = _scores_of(fitted, their["validation"])["loss"]
+        loss = _scores_of(fitted, *scored["validation"])["loss"]
         if loss >= least:
             break  # a weaker penalty only fits the training split better
         weights, least = fitted, loss
-    for split, (inputs, labels) in their.items():
+    for split, (inputs, labels) in scored.items():
         scores["majority"][split] = {
             "loss": float(-shares[labels].mean()),
             "accuracy": float((labels == counts.argmax()).mean()),
         }
-        scores["linear model"][split] = _scores_of(weights, (inputs, labels))
+        scores["linear model"][split] = _scores_of(weights, inputs, labels)
         if not has_words:
             found = train[1][_nearest(inputs, x)]
             method = scores.setdefault("nearest neighbour", {})
@@ -176,17 +149,16 @@ def _of_labels(task: Task, steps: int, has_words: bool) -> dict[str, Scores]:
 
 def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns inputs [N, ...] and labels [N] of all scored examples."""
-    inputs: dict[str, list[np.ndarray]] = {}
-    labels, count = [], 0
+    inputs, labels, count = [], [], 0
     for batch in batches:
         is_scored = np.asarray(batch["weights"]) > 0
-        for name, array in batch["inputs"].items():
-            inputs.setdefault(name, []).append(np.asarray(array)[is_scored])
+        arrays = {name: np.asarray(array)[is_scored] for name, array in batch["inputs"].items()}
+        inputs.append(arrays)
         labels.append(np.asarray(batch["targets"])[is_scored])
-        count += sum(np.asarray(array)[is_scored].size for array in batch["inputs"].values())
+        count += sum(array.size for array in arrays.values())
         if count >= 10 * _MOST_TOKENS:
             break
-    joined = {name: np.concatenate(arrays) for name, arrays in inputs.items()}
+    joined = {name: np.concatenate([arrays[name] for arrays in inputs]) for name in inputs[0]}
     return joined, np.concatenate(labels)
 
 
@@ -219,12 +191,10 @@ def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndar
 
     def features(inputs: dict[str, np.ndarray]) -> Any:
         rows, codes = codes_of(inputs)
-        places = np.minimum(np.searchsorted(known, codes), max(len(known) - 1, 0))
-        is_known = known[places] == codes if len(known) else np.zeros(len(codes), bool)
+        is_known = np.isin(codes, known)
+        places = np.searchsorted(known, codes[is_known])
         shape = (len(inputs["tokens"]), len(known))
-        counts = sparse.csr_matrix(
-            (np.ones(is_known.sum()), (rows[is_known], places[is_known])), shape
-        )
+        counts = sparse.csr_matrix((np.ones(len(places)), (rows[is_known], places)), shape)
         counts.data = (1 + np.log(counts.data)) * rarity[counts.indices]
         lengths = np.sqrt(counts.multiply(counts).sum(1)).A1
         return sparse.diags(1 / np.maximum(lengths, 1e-9)) @ counts
@@ -259,10 +229,9 @@ def _fitted(x: Any, labels: np.ndarray, classes: int) -> Iterator[np.ndarray]:
         yield start.reshape(width + 1, classes)
 
 
-def _scores_of(weights: np.ndarray, examples: tuple[Any, np.ndarray]) -> dict[str, float]:
+def _scores_of(weights: np.ndarray, x: Any, labels: np.ndarray) -> dict[str, float]:
     from scipy import special
 
-    x, labels = examples
     logits = x @ weights[:-1] + weights[-1]
     losses = special.logsumexp(logits, 1) - logits[np.arange(len(labels)), labels]
     accuracy = float((logits.argmax(1) == labels).mean())

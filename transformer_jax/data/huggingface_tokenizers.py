@@ -60,7 +60,7 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the names of padding, begin, end and mask tokens: its own, or ours."""
+    """Returns the names of padding, begin, end and mask tokens: the tokenizer's own, or ours."""
     has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda _: None
     return {
         purpose: next((name for name in names if has(name) is not None), names[0])
@@ -68,27 +68,17 @@ def special_names(tokenizer: Tokenizer) -> dict[str, str]:
     }
 
 
-def _from_theirs(library: Any, tokenizer: BPETokenizer | HuggingFaceTokenizer) -> Any:
-    return library.Tokenizer.from_str(json.dumps(tokenizer.to_json()["model"]))
-
-
 def _from_bytes(library: Any, tokenizer: ByteTokenizer) -> Any:
-    """Byte pairs without merges; bytes are written as in GPT-2, see _byte_symbols."""
-    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    """Byte pairs without merges; ByteLevel writes bytes as characters, as GPT-2 does."""
+    alphabet = {*library.pre_tokenizers.ByteLevel.alphabet()}
+    # A printable byte is its own character; the others follow from 256 on.
+    others = iter(sorted(symbol for symbol in alphabet if ord(symbol) > 255))
+    symbols = [chr(byte) if chr(byte) in alphabet else next(others) for byte in range(256)]
+    vocabulary = {symbol: byte for byte, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = library.decoders.ByteLevel()
     return made
-
-
-def _byte_symbols() -> list[str]:
-    """Returns the character for each byte: itself if printable, another one if not.
-
-    As in Radford et al. 2019's published code, and in the library's ByteLevel.
-    """
-    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in seen else next(others)) for byte in range(256)]
 
 
 def _from_characters(library: Any, tokenizer: CharTokenizer) -> Any:
@@ -110,6 +100,10 @@ def _from_words(library: Any, tokenizer: WordTokenizer) -> Any:
     words = library.Regex(r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]")
     made.pre_tokenizer = library.pre_tokenizers.Split(words, "removed", invert=True)
     return made
+
+
+def _from_theirs(library: Any, tokenizer: BPETokenizer | HuggingFaceTokenizer) -> Any:
+    return library.Tokenizer.from_str(json.dumps(tokenizer.to_json()["model"]))
 
 
 _MAKERS: dict[type, Callable[[Any, Any], Any]] = {

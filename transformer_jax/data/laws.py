@@ -70,7 +70,7 @@ def whole_splits(task: Task) -> None:
             batches = list(task.evaluation_batches(split, size))
             shapes = [_shapes(batch) for batch in batches]
             assert shapes, f"{split}: no batches"
-            assert all(shape == shapes[0] for shape in shapes), f"{split}: shapes {shapes}"
+            assert shapes == shapes[:1] * len(shapes), f"{split}: shapes {shapes}"
             count = len(batches[0]["targets"])
             assert count == size, (
                 f"{split}: evaluation_batches(split, {size}) gave {count} rows; every batch has "
@@ -99,14 +99,13 @@ def disjoint_splits(task: Task) -> None:
         for split in SPLITS[1:]
     }
     trained = {row for step in range(_LOOKED_AT) for row in rows_of_batch(task.batch(0, step))}
-    met = {split: len(rows & trained) for split, rows in held.items()}
     lines = [
-        f"{count} of {len(held[split])} examples of {split} are trained on"
-        for split, count in met.items()
-        if count
+        f"{count} of {len(rows)} examples of {split} are trained on"
+        for split, rows in held.items()
+        if (count := len(rows & trained))
     ]
-    both = len(held["validation"] & held["test"])
-    lines += [f"{both} examples are in the validation and in the test split"] if both else []
+    if both := len(held["validation"] & held["test"]):
+        lines.append(f"{both} examples are in the validation and in the test split")
     assert not lines, "; ".join(lines)
 
 

@@ -1,6 +1,7 @@
 """N-gram models, the baseline that every language model has to beat."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,24 +12,14 @@ NOTHING = -1  # stands where a text or a window has not begun
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """Counts of the n-grams of one length; contexts are numbered from 0 to C - 1.
+    """Counts of the n-grams of one length; contexts are numbered from 0 to C - 1."""
 
-    Attributes:
-      contexts: Codes of the contexts, ascending, [C]: first token and number of the rest.
-      grams: Codes of the n-grams, ascending: number of the context and last token.
-      counts: Count of each n-gram; for shorter ones than the longest, the number of their
-        continuations to the left.
-      totals: Sum of the counts after each context, [C].
-      kinds: Number of different tokens after each context, [C].
-      discount: Discount of each count.
-    """
-
-    contexts: np.ndarray
-    grams: np.ndarray
-    counts: np.ndarray
-    totals: np.ndarray
-    kinds: np.ndarray
-    discount: float
+    contexts: np.ndarray  # codes of the contexts, ascending, [C]: first token, number of the rest
+    grams: np.ndarray  # codes of the n-grams, ascending: number of the context and last token
+    counts: np.ndarray  # of each n-gram; if a longer order exists, of tokens before it
+    totals: np.ndarray  # sum of the counts after each context, [C]
+    kinds: np.ndarray  # number of different tokens after each context, [C]
+    discount: float  # of each count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +103,18 @@ class NGrams:
         return np.log(probability)
 
 
-def rows_before(batch: Batch, order: int) -> np.ndarray:
-    """Returns each target after the tokens that a decoder has read, [B, L, order], see of_rows."""
+def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
+    """Returns each target after tokens near its place, [B, L, len(distances) + 1], see of_rows.
+
+    Args:
+      batch: Tokens and targets, [B, L] int.
+      distances: Distance of each token from the target's place in the inputs, nearest last.
+    """
     tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
-    padded = np.pad(tokens, ((0, 0), (max(order - 2, 0), 0)), constant_values=NOTHING)
-    before = [padded[:, n : n + targets.shape[1]] for n in range(order - 1)]
-    return np.stack([*before, targets], -1)
+    most, length = max(map(abs, distances), default=0), tokens.shape[1]
+    padded = np.pad(tokens, ((0, 0), (most, most)), constant_values=NOTHING)
+    begins = [most + distance for distance in distances]
+    return np.stack([*(padded[:, begin : begin + length] for begin in begins), targets], -1)
 
 
 def _counted(

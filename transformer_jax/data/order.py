@@ -1,6 +1,8 @@
 """Data order and splits as functions: the examples of a batch, and the examples of each split."""
 
 import functools
+import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +37,6 @@ def example_order(
     other without a gap, so every example occurs exactly once per epoch whatever the batch size; a
     batch may contain the end of one epoch and the start of the next.
 
-    Args:
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      batch_size: Examples in the batch, B.
-      num_examples: Examples in an epoch.
     Returns:
       Examples [B] int64 and the epoch of each, [B] int64.
     """
@@ -51,8 +48,29 @@ def numbers_of_step(step: int, batch_size: int) -> np.ndarray:
     return np.arange(step * batch_size, (step + 1) * batch_size)
 
 
+def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
+    """Returns the first positions of windows of a text in training, [N] int64.
+
+    An epoch divides the text into windows on a grid and shuffles them. Fewer than 2 * length
+    tokens are left over; the offset of the grid is drawn per epoch, so that other tokens are left
+    out each time, and windows begin at other positions.
+
+    Args:
+      seed: Seed of the data order.
+      numbers: Indices of the windows, see numbers_of_step, [N] int.
+      num_places: Number of tokens in the text.
+      length: Tokens in a window.
+    """
+    num_windows = num_places // length - 1  # that fit wherever the grid begins
+    windows, epochs = _in_epochs(seed, numbers, num_windows)
+    left_over = num_places - num_windows * length
+    drawn, places = np.unique(epochs, return_inverse=True)
+    offsets = [_epoch_generator(seed, epoch).integers(left_over + 1) for epoch in drawn]
+    return windows * length + np.array(offsets, np.int64)[places]
+
+
 def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Permutation as example_order returns it, for examples with any indices."""
+    """Returns the examples with these indices, and the epoch of each, as example_order does."""
     epochs, places = np.divmod(numbers, num_examples)
     examples = np.empty(len(numbers), np.int64)
     for epoch in np.unique(epochs):
@@ -61,60 +79,21 @@ def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.nd
     return examples, epochs
 
 
-def epoch_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Returns the random generator of one epoch of a run."""
-    return np.random.default_rng(np.random.SeedSequence((seed, epoch)))
+def _epoch_generator(seed: int, epoch: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence((seed, int(epoch))))
 
 
 def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
-    """Returns the random generator of one step of a run, for one purpose.
-
-    Args:
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      purpose: A word; different purposes draw independently.
-    """
+    """Returns the random generator of one step of a run; different purposes draw independently."""
     return np.random.default_rng(np.random.SeedSequence((seed, step, *purpose.encode())))
-
-
-def window_starts(
-    seed: int, step: int, batch_size: int, num_places: int, length: int
-) -> np.ndarray:
-    """Returns the first positions of the windows of a training batch.
-
-    An epoch divides the text into windows on a grid and shuffles them. Fewer than 2 * length
-    tokens are left over; the offset of the grid is drawn per epoch, so that other tokens are left
-    out each time, and windows begin at other positions.
-
-    Args:
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      batch_size: Windows in the batch, B.
-      num_places: Number of tokens in the text.
-      length: Tokens in a window.
-    Returns:
-      [B] int64.
-    """
-    return starts_of(seed, numbers_of_step(step, batch_size), num_places, length)
-
-
-def starts_of(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
-    """Returns the first positions of windows, [N] int64, by their indices; see window_starts."""
-    num_windows = num_places // length - 1  # that fit wherever the grid begins
-    windows, epochs = _in_epochs(seed, numbers, num_windows)
-    left_over = num_places - num_windows * length
-    offsets = {
-        int(epoch): int(epoch_generator(seed, int(epoch)).integers(left_over + 1))
-        for epoch in np.unique(epochs)
-    }
-    return windows * length + np.array([offsets[int(epoch)] for epoch in epochs])
 
 
 @functools.lru_cache(maxsize=16)  # an epoch of each part of a mixture
 def _permutation(seed: int, epoch: int, num_examples: int) -> "np.ndarray | _Shuffled":
+    random = _epoch_generator(seed, epoch)
     if num_examples > _LARGEST_ARRAY:
-        return _Shuffled(epoch_generator(seed, epoch), num_examples)
-    return epoch_generator(seed, epoch).permutation(num_examples)
+        return _Shuffled(random, num_examples)
+    return random.permutation(num_examples)
 
 
 class _Shuffled:
@@ -125,7 +104,6 @@ class _Shuffled:
     """
 
     def __init__(self, random: np.random.Generator, count: int) -> None:
-        """Draws the keys."""
         self._count = count
         self._half = np.uint64(-(-(count - 1).bit_length() // 2))
         self._keys = random.integers(0, 2**64, _ROUNDS, np.uint64)
@@ -153,18 +131,44 @@ def _scattered(numbers: np.ndarray) -> np.ndarray:
 
 
 def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Divides indices into batches of one shape; the last is padded with repeats of weight 0.
+    """Returns batches of one shape: indices [B] and weights [B] float32.
 
-    Args:
-      indices: [N] int.
-      batch_size: B.
-    Returns:
-      Pairs of indices [B] and counts [B] float32, 0 for padding.
+    The last batch is padded with repeats of its first index, which have weight 0.
     """
     batches = []
     for first in range(0, len(indices), batch_size):
         mine = indices[first : first + batch_size]
-        missing = batch_size - len(mine)
-        counts = np.repeat(np.array([1, 0], np.float32), [len(mine), missing])
-        batches.append((np.concatenate([mine, np.repeat(mine[:1], missing)]), counts))
+        weights = (np.arange(batch_size) < len(mine)).astype(np.float32)
+        batches.append(
+            (np.pad(mine, (0, batch_size - len(mine)), constant_values=mine[0]), weights)
+        )
     return batches
+
+
+def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dict[str, np.ndarray]:
+    """Splits examples at random so that examples with the same key stay together.
+
+    So a sentence with several translations, or a text that occurs twice in a file, is in one
+    split only. A key's split depends on the key and the seed alone, not on the order of the file,
+    so added examples move no other example to a different split.
+
+    Args:
+      keys: Key of each example.
+      shares: Fractions of train, validation and test, which sum to 1 and hold up to chance.
+      seed: Seed of the split.
+    Returns:
+      Split -> ascending indices.
+    """
+    places = np.array([place_of(key, seed) for key in keys])
+    edges = np.cumsum((0.0, *shares))
+    edges[-1] = np.inf
+    return {
+        split: np.flatnonzero((low <= places) & (places < high))
+        for split, low, high in zip(SPLITS, edges[:-1], edges[1:], strict=True)
+    }
+
+
+def place_of(key: str, seed: int) -> float:
+    """Returns a uniform number in [0, 1) that depends on a key."""
+    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64

@@ -7,14 +7,9 @@ from transformer_jax.data.tokenizers import Tokenizer
 
 
 class Specials(NamedTuple):
-    """Numbers of the special tokens.
+    """Numbers of the special tokens, and the number of text and special tokens together.
 
-    Attributes:
-      padding: Pads a row; hidden from models.
-      begin: Precedes a text; BERT's class token.
-      end: Follows a text; BERT's separator.
-      mask: Replaces a hidden token.
-      vocab_size: Number of text and special tokens together.
+    `padding` is hidden from models; `begin` and `end` are BERT's class token and separator.
     """
 
     padding: int
@@ -24,7 +19,7 @@ class Specials(NamedTuple):
     vocab_size: int
 
 
-# What files of others call them; the first is our own name.
+# Names in pretrained tokenizers' files; the first is our own.
 SPECIAL_NAMES = {
     "padding": ("[PAD]", "<pad>"),
     "begin": ("[CLS]", "<s>", "<bos>"),
@@ -37,8 +32,9 @@ def special_tokens(tokenizer: Tokenizer) -> Specials:
     """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
     numbers, size = {}, tokenizer.vocab_size
     for purpose, names in SPECIAL_NAMES.items():
-        is_theirs = isinstance(tokenizer, HuggingFaceTokenizer)
-        number = tokenizer.number_of(*names) if is_theirs else None
+        number = None
+        if isinstance(tokenizer, HuggingFaceTokenizer):
+            number = tokenizer.number_of(*names)
         if number is None:
             number, size = size, size + 1
         numbers[purpose] = number

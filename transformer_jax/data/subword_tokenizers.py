@@ -4,7 +4,7 @@ import collections
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -12,12 +12,37 @@ from transformer_jax.data.tokenizers import refuse_surrogates
 from transformer_jax.errors import InvalidInput
 
 
-class BPETokenizer:
+class _LibraryTokenizer:
+    """A `tokenizers.Tokenizer`, stored in the library's own format."""
+
+    _kind: ClassVar[str]
+    _skips_special: ClassVar[bool]
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @classmethod
+    def from_json(cls, state: dict) -> Self:
+        """The inverse of to_json."""
+        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
+
+    def to_json(self) -> dict:
+        """The library's own format, under `model`."""
+        return {"kind": self._kind, "model": json.loads(self._model.to_str())}
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the text; bytes that are not UTF-8 become the replacement character."""
+        numbers = [int(token) for token in tokens]
+        return self._model.decode(numbers, skip_special_tokens=self._skips_special)
+
+
+class BPETokenizer(_LibraryTokenizer):
     """Byte-level byte-pair encoding (GPT-2's), trained and run by Hugging Face `tokenizers`."""
 
-    def __init__(self, model) -> None:
-        """Takes a `tokenizers.Tokenizer`."""
-        self._model = model
+    _kind, _skips_special = "bpe", False
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
         self.vocab_size = model.get_vocab_size()
         # The byte-level alphabet writes each byte as one character.
         lengths = [len(model.id_to_token(token)) for token in range(self.vocab_size)]
@@ -38,31 +63,14 @@ class BPETokenizer:
         model.train_from_iterator(texts, trainer)
         return cls(model)
 
-    @classmethod
-    def from_json(cls, state: dict) -> "BPETokenizer":
-        """The inverse of to_json."""
-        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
-
-    def to_json(self) -> dict:
-        """The library's own format, under `model`."""
-        return {"kind": "bpe", "model": json.loads(self._model.to_str())}
-
     def encode(self, text: str) -> np.ndarray:
         """Returns the merged tokens, [N] int32."""
         refuse_surrogates(text)
         return np.array(self._model.encode(text).ids, np.int32)
 
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text; bytes that are not UTF-8 become the replacement character."""
-        return self._model.decode([int(token) for token in tokens], skip_special_tokens=False)
-
 
 def tokenizers_library() -> Any:
-    """Returns the package tokenizers.
-
-    Raises:
-      InvalidInput: It is not installed.
-    """
+    """Returns the package tokenizers; raises InvalidInput if it is not installed."""
     try:
         import tokenizers
     except ImportError as error:
@@ -76,14 +84,14 @@ def tokenizers_library() -> Any:
 class WordTokenizer:
     """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
 
-    For models that start from word vectors. Decoding joins the words with spaces.
+    For models that start from word vectors. The first entry of the vocabulary stands for unknown
+    words. Decoding joins the words with spaces.
     """
 
     token_bytes = None
     _PATTERN = re.compile(r"\w+|[^\w\s]")
 
     def __init__(self, words: list[str]) -> None:
-        """Takes the vocabulary; the first entry stands for unknown words."""
         self.words = words
         self.vocab_size = len(words)
         self._numbers = {word: number for number, word in enumerate(words)}
@@ -144,26 +152,19 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
     return token_bytes
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(_LibraryTokenizer):
     """A tokenizer.json of Hugging Face `tokenizers`, as used by pretrained models."""
 
-    def __init__(self, model) -> None:
+    _kind, _skips_special = "huggingface", True
+
+    def __init__(self, model: Any) -> None:
         """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
+        super().__init__(model)
         model.no_padding()
         model.no_truncation()
-        self._model = model
         self.token_bytes = _bytes_of_tokens(model)
         # Their numbers may have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
-
-    @classmethod
-    def from_json(cls, state: dict) -> "HuggingFaceTokenizer":
-        """The inverse of to_json."""
-        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
-
-    def to_json(self) -> dict:
-        """The library's own format, under `model`."""
-        return {"kind": "huggingface", "model": json.loads(self._model.to_str())}
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the tokens, [N] int32, without special tokens.
@@ -174,7 +175,7 @@ class HuggingFaceTokenizer:
         refuse_surrogates(text)
         try:
             return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library raises bare Exception where none means "unknown"
+        except Exception as error:  # the library raises bare Exception if no token means "unknown"
             raise InvalidInput(f"text: {self._unknown(text)}") from error
 
     def encode_whole(self, text: str) -> list[int]:
@@ -183,7 +184,7 @@ class HuggingFaceTokenizer:
         return self._model.encode(text).ids
 
     def _unknown(self, text: str) -> str:
-        """Returns the first character that cannot be encoded."""
+        """Returns a sentence about the first character that cannot be encoded."""
         for offset, symbol in enumerate(text):
             try:
                 self._model.encode(symbol, add_special_tokens=False)
@@ -191,10 +192,6 @@ class HuggingFaceTokenizer:
                 named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
                 return f"{named} is not known to this tokenizer"
         return "a part of it is not known to this tokenizer"
-
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, without special tokens."""
-        return self._model.decode([int(token) for token in tokens])
 
     @property
     def is_byte_level(self) -> bool:

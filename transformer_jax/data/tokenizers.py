@@ -1,11 +1,12 @@
 """Tokenizers: bytes, characters, byte-pair encoding, words, and Hugging Face files.
 
-A tokenizer is a value, made from text or from its own JSON. Bytes,
-characters and byte pairs are lossless: decode(encode(text)) == text, or encode refuses. Words, and
-some Hugging Face tokenizers, lose information and count no bytes.
+A tokenizer is a value, made from text or from its own JSON. Bytes, characters and byte pairs are
+lossless: decode(encode(text)) == text, or encode refuses. Words, and some Hugging Face tokenizers,
+lose information and count no bytes.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -80,21 +81,16 @@ class CharTokenizer:
     """One token per character (code point) of the training text, in sorted order."""
 
     def __init__(self, symbols: str) -> None:
-        """Takes the characters of the vocabulary; their order gives the token numbers."""
         self._symbols = np.array([ord(symbol) for symbol in symbols], np.uint32)
         self._order = np.argsort(self._symbols, kind="stable")
         self.vocab_size = len(symbols)
-        self.token_bytes = np.array(
-            [len(refuse_surrogates(symbol)) for symbol in symbols], np.int64
-        )
+        sizes = [len(refuse_surrogates(symbol)) for symbol in symbols]
+        self.token_bytes = np.array(sizes, np.int64)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "CharTokenizer":
         """Collects all characters of the texts, whatever vocab_size is."""
-        symbols: set[str] = set()
-        for text in texts:
-            symbols.update(text)
-        return cls("".join(sorted(symbols)))
+        return cls("".join(sorted(set(itertools.chain.from_iterable(texts)))))
 
     @classmethod
     def from_json(cls, state: dict) -> "CharTokenizer":
@@ -171,15 +167,15 @@ def make_tokenizer(
       vocab_size: Largest vocabulary of a trained tokenizer.
       whole: Function that returns all text, since a character tokenizer must know all characters.
     Raises:
-      InvalidInput: No such name or file.
+      InvalidInput: There is no such name or file.
     """
     if isinstance(choice, type):
         return choice.train(texts(), vocab_size)  # ty: ignore[missing-attribute]
     if not isinstance(choice, str):
         return choice
     if choice in TOKENIZERS:
-        everything = whole if whole is not None and choice == "char" else texts
-        return entry_of(TOKENIZERS, choice).train(everything(), vocab_size)
+        read = whole if whole and choice == "char" else texts
+        return entry_of(TOKENIZERS, choice).train(read(), vocab_size)
     path = Path(choice)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
@@ -195,10 +191,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_text(tokenizer: Tokenizer) -> str:
-    """Returns a tokenizer as the plain JSON that load_tokenizer reads.
-
-    A user-defined class is named as its kind.
-    """
+    """Returns a tokenizer as JSON for load_tokenizer; its kind may be a user-defined class."""
     state, kind = tokenizer.to_json(), type(tokenizer)
     if state.get("kind") not in _KINDS:
         state = {"kind": f"{kind.__module__}:{kind.__name__}", "state": state}
@@ -210,7 +203,7 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
 
     Args:
       path: Path of the file.
-      own: User-defined class of the tokenizer.
+      own: User-defined class of the tokenizer, or None.
     Raises:
       InvalidInput: The file is missing, damaged or has no known tokenizer.
     """

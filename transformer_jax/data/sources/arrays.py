@@ -63,15 +63,16 @@ def load_images(source: str) -> Arrays:
     Raises:
       InvalidInput: There is no such source, or a file in it is invalid.
     """
-    if isinstance(source, OwnSource):
-        return _from_arrays(source, source.read(), "images", _as_images)
     refuse_missing(source, "images")
     path = EMBEDDED["images"].get(source, Path(source))
-    if path.is_file():
-        return _from_npz(path, "images", _as_images)
-    for is_format, read in _FOLDERS:
-        if is_format(path):
-            return read(path)
+    if isinstance(source, OwnSource) or path.is_file():
+        return _from_arrays(source, path, "images", _as_images)
+    if _find_idx(path, _IDX_FILES["train_images"]):
+        return _read_idx_folder(path)
+    if (path / "data_batch_1.bin").is_file():
+        return _read_cifar_folder(path)
+    if any(file.suffix.lower() in _PICTURES for file in visible(path)):
+        return _read_picture_folder(path)
     raise InvalidInput(
         f"data.source={source}: expected an .npz file, IDX files ({_IDX_FILES['train_images']} "
         "...), CIFAR-10's binary version (data_batch_1.bin ...), or one folder of pictures "
@@ -83,65 +84,57 @@ def load_vectors(source: str) -> Arrays:
     """Reads sequences of vectors with labels: time series, features.
 
     Args:
-      source: An .npz file with `vectors` [N, L, F] and `labels` [N], or both prefixed by `train_`
-        and `test_`; optionally `lengths` [N] (number of valid vectors) likewise, and
-        `classes`, their names.
+      source: An OwnSource or an .npz file with `vectors` [N, L, F] and `labels` [N], or both
+        prefixed by `train_` and `test_`; optionally `lengths` [N] (number of valid vectors)
+        likewise, and `classes`, their names.
     Raises:
       InvalidInput: There is no such file, or it is invalid.
     """
-    if isinstance(source, OwnSource):
-        arrays = _from_arrays(source, source.read(), "vectors", _as_vectors)
-    else:
-        refuse_missing(source, "vectors")
-        arrays = _from_npz(Path(source), "vectors", _as_vectors)
-    if arrays.lengths is not None and not np.issubdtype(arrays.lengths.dtype, np.integer):
-        raise InvalidInput(f"{source}: expected lengths of integers, got {arrays.lengths.dtype}")
-    return arrays
-
-
-def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarray]) -> Arrays:
-    """Reads one file of arrays; arrays of objects are refused."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise InvalidInput(f"{path}: not a readable .npz file of arrays: {error}") from error
-    return _from_arrays(str(path), arrays, kind, check)
+    refuse_missing(source, "vectors")
+    return _from_arrays(source, Path(source), "vectors", _as_vectors)
 
 
 def _from_arrays(
-    path: str,
-    arrays: Mapping[str, np.ndarray],
-    kind: str,
-    check: Callable[[str, np.ndarray], np.ndarray],
+    source: str, path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarray]
 ) -> Arrays:
-    """Returns the content of an .npz file, or of a user-defined function, by name."""
+    """Reads an .npz file, or calls a user-defined function that returns such arrays."""
+    if isinstance(source, OwnSource):
+        arrays, name = source.read(), str(source)
+    else:
+        arrays, name = _read_npz(path), str(path)
     if not isinstance(arrays, Mapping):
-        raise InvalidInput(f"{path}: expected a dict of arrays, got {type(arrays).__name__}")
+        raise InvalidInput(f"{name}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
     needed = [prefix + part for prefix in prefixes for part in (kind, "labels")]
     taken = [*needed, *(f"{prefix}lengths" for prefix in prefixes), "classes"]
-    for name in sorted(arrays.keys() - set(taken)):
-        if name.lower().startswith(_PARTS) or difflib.get_close_matches(name, taken, cutoff=0.85):
+    for other in sorted(arrays.keys() - set(taken)):
+        if other.lower().startswith(_PARTS) or difflib.get_close_matches(other, taken, cutoff=0.85):
             raise InvalidInput(
-                f"{path}: would not read {name}; expected {', '.join(taken)}"
+                f"{name}: would not read {other}; expected {', '.join(taken)}"
                 + ("" if prefixes[0] else ", or train_ and test_ in front of each")
                 + "; validation is drawn from the training examples"
             )
-    missing = [name for name in needed if name not in arrays]
+    missing = [array for array in needed if array not in arrays]
     if missing:
         raise InvalidInput(
-            f"{path}: expected arrays named {', '.join(needed)}; missing {', '.join(missing)}, "
+            f"{name}: expected arrays named {', '.join(needed)}; missing {', '.join(missing)}, "
             f"found {', '.join(arrays) or 'none'}"
         )
-    parts = [check(f"{path}: {prefix}{kind}", arrays[prefix + kind]) for prefix in prefixes]
+    parts = [check(f"{name}: {prefix}{kind}", arrays[prefix + kind]) for prefix in prefixes]
     lengths = [arrays[prefix + "lengths"] for prefix in prefixes if f"{prefix}lengths" in arrays]
     if len(lengths) not in (0, len(prefixes)):
-        raise InvalidInput(f"{path}: expected lengths of the training and the test part, or none")
-    names = np.atleast_1d(arrays["classes"]) if "classes" in arrays else None
-    classes = None if names is None else tuple(str(name) for name in names)
+        raise InvalidInput(f"{name}: expected lengths of the training and the test part, or none")
+    classes = tuple(map(str, np.atleast_1d(arrays["classes"]))) if "classes" in arrays else None
     labels = [arrays[prefix + "labels"] for prefix in prefixes]
-    return _join(path, parts, labels, classes, lengths)
+    return _join(name, parts, labels, classes, lengths)
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise InvalidInput(f"{path}: not a readable .npz file of arrays: {error}") from error
 
 
 def _as_images(name: str, images: np.ndarray) -> np.ndarray:
@@ -187,41 +180,38 @@ def _join(
                 f"{mine.dtype} {mine.shape}"
             )
     inputs, numbers = np.concatenate(parts), np.concatenate(labels)
-    if classes is None and numbers.max() >= len(numbers):
-        raise InvalidInput(
-            f"{name}: label {numbers.max()} among {len(numbers)} examples: expected labels that "
-            "count the classes from 0"
-        )
+    least, most = int(numbers.min()), int(numbers.max())
     if classes is None:
-        classes = tuple(str(number) for number in range(int(numbers.max()) + 1))
-    if numbers.min() < 0 or numbers.max() >= len(classes):
+        if most >= len(numbers):
+            raise InvalidInput(
+                f"{name}: label {most} among {len(numbers)} examples: expected labels that "
+                "count the classes from 0"
+            )
+        classes = tuple(map(str, range(most + 1)))
+    if least < 0 or most >= len(classes):
         raise InvalidInput(
-            f"{name}: expected labels 0 to {len(classes) - 1}, found {numbers.min()} to "
-            f"{numbers.max()}"
+            f"{name}: expected labels 0 to {len(classes) - 1}, found {least} to {most}"
         )
     counts = np.concatenate(lengths) if lengths else None
     if counts is not None:
         longest = inputs.shape[1]
         if counts.shape != numbers.shape or counts.min() < 1 or counts.max() > longest:
             raise InvalidInput(f"{name}: expected lengths 1 to {longest} for each example")
+        if not np.issubdtype(counts.dtype, np.integer):
+            raise InvalidInput(f"{name}: expected lengths of integers, got {counts.dtype}")
     digest = hashlib.sha256(f"{inputs.shape} {classes} {len(parts[0])}".encode())
     for array in (inputs, numbers.astype(np.int64), counts):
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
     first_test = len(parts[0]) if len(parts) > 1 else None
-    sha256 = digest.hexdigest()
-    return Arrays(inputs, counts, numbers.astype(np.int32), classes, first_test, sha256)
+    return Arrays(inputs, counts, numbers.astype(np.int32), classes, first_test, digest.hexdigest())
 
 
 # ---------------------------------------------------------------- folders
 
 
 def _find_idx(folder: Path, name: str) -> Path | None:
-    found = [folder / file for file in (name, f"{name}.gz") if (folder / file).is_file()]
-    return found[0] if found else None
-
-
-def _has_idx(folder: Path) -> bool:
-    return _find_idx(folder, _IDX_FILES["train_images"]) is not None
+    found = (folder / file for file in (name, f"{name}.gz"))
+    return next((path for path in found if path.is_file()), None)
 
 
 def _read_idx_folder(folder: Path) -> Arrays:
@@ -254,18 +244,13 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
-def _has_cifar(folder: Path) -> bool:
-    return (folder / "data_batch_1.bin").is_file()
-
-
 def _read_cifar_folder(folder: Path) -> Arrays:
     """Reads CIFAR-10's binary version: rows of a label and 3 x 32 x 32 bytes."""
     images, labels = [], []
     for files in (sorted(folder.glob("data_batch_*.bin")), [folder / "test_batch.bin"]):
-        rows = [_read_cifar(file) for file in files]
-        together = np.concatenate(rows)
-        labels.append(together[:, 0])
-        images.append(together[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        rows = np.concatenate([_read_cifar(file) for file in files])
+        labels.append(rows[:, 0])
+        images.append(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     meta = folder / "batches.meta.txt"
     names = tuple(meta.read_text().split()) if meta.is_file() else None
     return _join(str(folder), images, labels, names)
@@ -279,10 +264,6 @@ def _read_cifar(path: Path) -> np.ndarray:
             f"found {len(data)} bytes"
         )
     return data.reshape(-1, _CIFAR_ROW)
-
-
-def _has_pictures(folder: Path) -> bool:
-    return any(file.suffix.lower() in _PICTURES for file in visible(folder))
 
 
 def _read_picture_folder(folder: Path) -> Arrays:
@@ -303,29 +284,29 @@ def _read_picture_folder(folder: Path) -> Arrays:
         others = _folders_in(part) - set(classes)
         if others:
             raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
-        files = [
-            (file, number)
-            for number, name in enumerate(classes)
-            for file in sorted(visible(part / name))
-            if file.suffix.lower() in _PICTURES
-        ]
-        pictures = [_read_picture(file) for file, _ in files]
-        for (file, _), picture in zip(files, pictures, strict=True):
-            if picture.shape != pictures[0].shape:
-                raise InvalidInput(
-                    f"{file}: {picture.shape} (height, width, channels), but {files[0][0]} has "
-                    f"{pictures[0].shape}; make them one size first"
-                )
+        pictures: dict[Path, np.ndarray] = {}
+        numbers = []
+        for number, name in enumerate(classes):
+            for file in sorted(visible(part / name)):
+                if file.suffix.lower() in _PICTURES:
+                    pictures[file] = _read_picture(file)
+                    numbers.append(number)
         if not pictures:
             raise InvalidInput(f"{part}: no pictures ({', '.join(_PICTURES)}) in its folders")
-        images.append(np.stack(pictures))
-        labels.append(np.array([number for _, number in files], np.int64))
+        first, shape = next((file, picture.shape) for file, picture in pictures.items())
+        for file, picture in pictures.items():
+            if picture.shape != shape:
+                raise InvalidInput(
+                    f"{file}: {picture.shape} (height, width, channels), but {first} has "
+                    f"{shape}; make them one size first"
+                )
+        images.append(np.stack(list(pictures.values())))
+        labels.append(np.array(numbers, np.int64))
     return _join(str(folder), images, labels, classes)
 
 
 def _folders_in(folder: Path) -> set[str]:
-    places = {place.name for place in folder.iterdir() if place.is_dir()}
-    return {name for name in places if not name.startswith(".")}
+    return {path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."}
 
 
 def _read_picture(path: Path) -> np.ndarray:
@@ -345,10 +326,3 @@ def _read_picture(path: Path) -> np.ndarray:
     except (OSError, UnidentifiedImageError, ValueError) as error:
         raise InvalidInput(f"{path}: not a readable picture: {error}") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels
-
-
-_FOLDERS = (
-    (_has_idx, _read_idx_folder),
-    (_has_cifar, _read_cifar_folder),
-    (_has_pictures, _read_picture_folder),
-)

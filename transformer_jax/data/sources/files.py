@@ -27,20 +27,17 @@ EMBEDDED = {
 
 
 class OwnSource(str):
-    """A user-defined source: its name, MODULE:NAME, and the function that reads it.
+    """A user-defined source: its name, MODULE:NAME, and `read`, the function that reads it.
 
     The function returns the content of such files: documents (text), texts with
     their label, sentences with their translation, or a dict of arrays with the names of an .npz
     file.
-
-    Attributes:
-      read: Function without arguments.
     """
 
     read: Callable[[], Any]
 
     def __new__(cls, name: str, read: Callable[[], Any]) -> "OwnSource":
-        """Makes one from a name and a function."""
+        """Makes one from a name and a function without arguments."""
         made = super().__new__(cls, name)
         made.read = read
         return made
@@ -56,11 +53,10 @@ class OwnSource(str):
         """
         for number, row in enumerate(self.read()):
             texts = (row,) if columns == (1,) else row
-            are_texts = isinstance(texts, tuple) and all(isinstance(t, str) for t in texts)
             if (
-                not are_texts
+                not isinstance(texts, tuple)
                 or len(texts) not in columns
-                or not all(text.strip() for text in texts)
+                or not all(isinstance(text, str) and text.strip() for text in texts)
             ):
                 got = repr(row) if len(repr(row)) <= 60 else repr(row)[:57] + "..."
                 raise InvalidInput(f"data.source={self}: row {number}: expected {what}, got {got}")
@@ -73,25 +69,17 @@ def is_there(source: str, kind: str) -> bool:
 
 
 def refuse_missing(source: str, kind: str) -> None:
-    """Raises InvalidInput if a source is neither embedded nor an existing path.
-
-    Args:
-      source: A name or a path.
-      kind: Kind of source, a key of EMBEDDED.
-    """
-    if is_there(source, kind):
-        return
-    names = ", ".join(EMBEDDED[kind]) or "none"
-    raise InvalidInput(f"data.source={source}: no such file or folder; embedded {kind}: {names}")
+    """Raises InvalidInput if there is no such source of this kind, a key of EMBEDDED."""
+    if not is_there(source, kind):
+        names = ", ".join(EMBEDDED[kind]) or "none"
+        raise InvalidInput(
+            f"data.source={source}: no such file or folder; embedded {kind}: {names}"
+        )
 
 
 def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
-    """Returns the files of a source, in order.
+    """Returns the files of a source, in order: of a folder, those with one of the suffixes.
 
-    Args:
-      source: An embedded name, a file, or a folder of files.
-      kind: Kind of source, a key of EMBEDDED.
-      *suffixes: Suffixes of the files in a folder.
     Raises:
       InvalidInput: There is no such source, or no such file in it.
     """
@@ -99,11 +87,10 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     path = EMBEDDED[kind].get(source, Path(source))
     if path.is_file():
         return [path]
-    found = sorted(file for file in visible(path) if file.name.endswith(suffixes))
-    if not found:
-        endings = " or ".join(suffixes)
-        raise InvalidInput(f"data.source={source}: the folder holds no {endings} file")
-    return found
+    if found := sorted(file for file in visible(path) if file.name.endswith(suffixes)):
+        return found
+    endings = " or ".join(suffixes)
+    raise InvalidInput(f"data.source={source}: the folder holds no {endings} file")
 
 
 def visible(folder: Path) -> Iterator[Path]:
@@ -119,7 +106,7 @@ def is_table(path: Path) -> bool:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Decodes line by line without changing line ends, so that every byte survives.
+    """Yields decoded lines with their unchanged line ends, so that every byte survives.
 
     Raises:
       InvalidInput: The file cannot be read or is not UTF-8; the message names the offset.

@@ -1,14 +1,14 @@
 """Several texts as one row of tokens, from which training draws by stated shares."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.order import SPLITS, Part, numbers_of_step, starts_of, step_generator
-from transformer_jax.data.sources.stream import LoadedText, TokenStream
+from transformer_jax.data.order import SPLITS, Part, numbers_of_step, step_generator, window_starts
+from transformer_jax.data.sources.stream import JoinedTokens, LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import fingerprint
 from transformer_jax.errors import InvalidInput
@@ -16,36 +16,8 @@ from transformer_jax.errors import InvalidInput
 _HAND = 1000  # examples, of which a mixture deals each part its share
 
 
-class JoinedTokens:
-    """Parts of several rows that read as one row of tokens without a copy."""
-
-    def __init__(self, streams: Sequence[TokenStream]) -> None:
-        """Takes the tokens of each stream, in order."""
-        self._streams = streams
-        self._ends = np.cumsum([len(stream) for stream in streams])
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
-        if isinstance(indices, slice):
-            return self[np.arange(*indices.indices(len(self)))]
-        owners = np.searchsorted(self._ends, indices, side="right")
-        picked = np.empty(indices.shape, np.int64)
-        for owner in np.unique(owners):
-            mine, stream = owners == owner, self._streams[owner]
-            first = self._ends[owner] - len(stream)
-            picked[mine] = stream.tokens[stream.begin + indices[mine] - first]
-        return picked
-
-
-def joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
-    """Returns several streams as one; each begins a document.
-
-    Args:
-      streams: One or more.
-      name: Name of the whole, for messages.
-    """
+def _joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
+    """Returns several streams as one; each begins a document."""
     starts, before = [], 0
     for stream in streams:
         inside = stream.document_starts < stream.end
@@ -55,8 +27,7 @@ def joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
     return TokenStream(JoinedTokens(streams), np.concatenate(starts), 0, before, name)
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixed:
+class Mixed(NamedTuple):
     """Several texts, loaded and tokenized.
 
     Attributes:
@@ -84,7 +55,7 @@ def mix(
       fractions: Fractions of train, validation and test, for each source.
       document_separator: See load_text.
     Raises:
-      InvalidInput: A source cannot be read, occurs twice, or its shards have another tokenizer.
+      InvalidInput: A source cannot be read, occurs twice, or its shards have a different tokenizer.
     """
     others = dict(pair.rsplit("=", 1) for pair in mixture)
     texts = {first.stream.name: first}
@@ -97,24 +68,22 @@ def mix(
             what = str(error).replace("data.source=", "data.mixture: ")
             raise InvalidInput(what) from error
         texts[source] = text
-        if fingerprint(texts[source].tokenizer) != fingerprint(first.tokenizer):
+        if fingerprint(text.tokenizer) != fingerprint(first.tokenizer):
             raise InvalidInput(
                 f"data.mixture: {source}: shards of another tokenizer than that "
                 f"of {first.stream.name}\nmake them again with its tokenizer.json as --tokenizer"
             )
     shares = {name: round(float(share), 3) for name, share in others.items()}
     shares = {first.stream.name: round(1 - sum(shares.values()), 3), **shares}
-    by_source = {
-        source: text.stream.split(fractions, text.tokenizer.token_bytes)
-        for source, text in texts.items()
-    }
-    parts, begin = [], 0
-    for source, splits in by_source.items():
-        parts.append(Part(source, shares[source], begin, len(splits["train"])))
-        begin += len(splits["train"])
+    split_texts = [
+        text.stream.split(fractions, text.tokenizer.token_bytes) for text in texts.values()
+    ]
+    counts = [len(streams["train"]) for streams in split_texts]
+    begins = np.cumsum([0, *counts[:-1]]).tolist()
+    parts = (Part(*part) for part in zip(shares, shares.values(), begins, counts, strict=True))
     mixed = [[f"{shares[source]:.3f}", text.text_sha256] for source, text in texts.items()]
     whole = {
-        split: joined([of[split] for of in by_source.values()], f"the mixture ({split})")
+        split: _joined([streams[split] for streams in split_texts], f"the mixture ({split})")
         for split in SPLITS
     }
     return Mixed(whole, tuple(parts), hashlib.sha256(json.dumps(mixed).encode()).hexdigest())
@@ -128,31 +97,20 @@ def mixed_window_starts(
     Of every 1,000 consecutive examples each part has exactly its share, in a random order.
     Each part goes through its own epochs, see `window_starts`; a small part with a large
     share is read more often. The position in each part follows from the step alone.
-
-    Args:
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      batch_size: Windows in the batch, B.
-      parts: Parts of the split; shares sum to 1.
-      length: Tokens in a window, which lies in one part.
-    Returns:
-      [B] int64.
+    A window of `length` tokens lies in one part. The result is [B] int64.
     """
     starts = np.empty(batch_size, np.int64)
-    owners, numbers = _dealt(
-        seed, numbers_of_step(step, batch_size), [part.share for part in parts]
-    )
+    shares = np.array([part.share for part in parts])
+    owners, numbers = _dealt(seed, numbers_of_step(step, batch_size), shares)
     for owner, part in enumerate(parts):
         mine = owners == owner
-        starts[mine] = part.begin + starts_of(seed, numbers[mine], part.count - 1, length)
+        starts[mine] = part.begin + window_starts(seed, numbers[mine], part.count - 1, length)
     return starts
 
 
-def _dealt(
-    seed: int, numbers: np.ndarray, shares: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray]:
+def _dealt(seed: int, numbers: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the part that each example belongs to, and its index there; both [N] int64."""
-    of_hand = np.rint(_HAND * np.array(shares)).astype(np.int64)
+    of_hand = np.rint(_HAND * shares).astype(np.int64)
     hands, places = np.divmod(numbers, _HAND)
     owners, running = np.empty((2, len(numbers)), np.int64)
     for hand in np.unique(hands):

@@ -3,15 +3,17 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from transformer_jax.data.sources.stream import (
     COUNTED_AT_ONCE,
+    JoinedTokens,
     LoadedText,
     Piece,
+    TokenRow,
     TokenStream,
     narrowest_dtype,
 )
@@ -21,7 +23,7 @@ from transformer_jax.errors import InvalidInput
 _SHARD_FORMAT = 1
 
 
-class ShardedTokens:
+class ShardedTokens(JoinedTokens):
     """Several memory-mapped files that read as one row of tokens.
 
     Tokens are checked as they are read: one outside the vocabulary, which jax would silently
@@ -29,36 +31,12 @@ class ShardedTokens:
     every launch.
     """
 
-    def __init__(
-        self, paths: list[Path], counts: list[int], dtype: np.dtype, vocab_size: int
-    ) -> None:
-        """Maps the files; nothing is read yet."""
-        self._vocab_size, self._folder = vocab_size, paths[0].parent if paths else None
-        self._shards = [
-            np.memmap(path, dtype, "r", shape=(n,)) for path, n in zip(paths, counts, strict=True)
-        ]
-        self._ends = np.cumsum(counts)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
+    def __init__(self, shards: Sequence[TokenRow], folder: Path, vocab_size: int) -> None:
+        super().__init__(shards)
+        self._folder, self._vocab_size = folder, vocab_size
 
     def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
-        if isinstance(indices, slice):
-            ends = zip(self._shards, self._ends, strict=True)
-            begins = [(shard, end - len(shard)) for shard, end in ends]
-            first, last = indices.start, indices.stop
-            return self._checked(
-                np.concatenate([s[max(0, first - b) : max(0, last - b)] for s, b in begins])
-            )
-        owners = np.searchsorted(self._ends, indices, side="right")
-        picked = np.empty(indices.shape, self._shards[0].dtype)
-        for owner in np.unique(owners):
-            mine = owners == owner
-            begin = self._ends[owner] - len(self._shards[owner])
-            picked[mine] = self._shards[owner][indices[mine] - begin]
-        return self._checked(picked)
-
-    def _checked(self, tokens: np.ndarray) -> np.ndarray:
+        tokens = super().__getitem__(indices)
         if tokens.size and tokens.max() >= self._vocab_size:
             raise InvalidInput(
                 f"{self._folder}: token {tokens.max()} is outside the "
@@ -84,21 +62,20 @@ def write_shards(
     shard_tokens: int = 100_000_000,
     document_separator: str | None = None,
 ) -> int:
-    """Tokenizes pieces of text into shards.
+    """Tokenizes pieces of text into shards, and returns the number of tokens written.
 
     The folder receives `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
     above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
+    If an error occurs, the folder is emptied, so that the same command may try again.
 
     Args:
       pieces: Text in order.
-      tokenizer: The tokenizer.
+      tokenizer: Tokenizer of the text.
       folder: A new or empty folder.
       shard_tokens: Largest number of tokens in a file.
       document_separator: Line that ends a document of the pieces, see open_shards.
-    Returns:
-      Number of tokens written.
     Raises:
-      InvalidInput: The folder is not empty, or shard_tokens < 1.
+      InvalidInput: The folder is not empty, shard_tokens < 1, or the text has no token.
     """
     if shard_tokens < 1:
         raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
@@ -107,59 +84,49 @@ def write_shards(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"--out={folder}: {error.strerror}") from error
-    try:
-        return _written(pieces, tokenizer, folder, shard_tokens, document_separator)
-    except BaseException:  # so that the same command may try again
-        for file in folder.iterdir():
-            file.unlink()
-        raise
-
-
-def _written(
-    pieces: Iterable[Piece],
-    tokenizer: Tokenizer,
-    folder: Path,
-    shard_tokens: int,
-    document_separator: str | None,
-) -> int:
     dtype = narrowest_dtype(tokenizer.vocab_size)
     digest, sizes = hashlib.sha256(), tokenizer.token_bytes
     starts, shards, count = [], [], 0
     nbytes, byte_ends = 0, []
-    for piece in pieces:
-        digest.update(piece.text.encode("utf-8"))
-        if piece.starts_document:
-            starts.append(count)
-        tokens = tokenizer.encode(piece.text).astype(dtype)
+    try:
+        for piece in pieces:
+            digest.update(piece.text.encode())
+            if piece.starts_document:
+                starts.append(count)
+            tokens = tokenizer.encode(piece.text).astype(dtype)
+            if sizes is not None and len(tokens):
+                ends = nbytes + np.cumsum(sizes[tokens])
+                left = COUNTED_AT_ONCE - count % COUNTED_AT_ONCE
+                byte_ends += ends[left - 1 :: COUNTED_AT_ONCE].tolist()
+                nbytes = int(ends[-1])
+            count += len(tokens)
+            while len(tokens):
+                if not shards or shards[-1]["tokens"] == shard_tokens:
+                    shards.append({"file": f"tokens-{len(shards):05d}.bin", "tokens": 0})
+                head = tokens[: shard_tokens - shards[-1]["tokens"]]
+                with (folder / shards[-1]["file"]).open("ab") as file:
+                    file.write(head.tobytes())
+                shards[-1]["tokens"] += len(head)
+                tokens = tokens[len(head) :]
+        if not count:
+            raise InvalidInput(f"{folder}: the text has no token; expected some text")
+        np.save(folder / "documents.npy", np.array(starts, np.int64))
+        (folder / "tokenizer.json").write_text(tokenizer_text(tokenizer), encoding="utf-8")
+        index = {
+            "format": _SHARD_FORMAT,
+            "dtype": dtype.str,
+            "text_sha256": digest.hexdigest(),
+            "shards": shards,
+            "document_separator": document_separator,
+        }
         if sizes is not None:
-            ends = nbytes + np.cumsum(sizes[tokens])
-            left = COUNTED_AT_ONCE - count % COUNTED_AT_ONCE
-            byte_ends += [int(end) for end in ends[left - 1 :: COUNTED_AT_ONCE]]
-            nbytes = int(ends[-1]) if len(ends) else nbytes
-        count += len(tokens)
-        while len(tokens):
-            if not shards or shards[-1]["tokens"] == shard_tokens:
-                shards.append({"file": f"tokens-{len(shards):05d}.bin", "tokens": 0})
-            head = tokens[: shard_tokens - shards[-1]["tokens"]]
-            with (folder / shards[-1]["file"]).open("ab") as file:
-                file.write(head.tobytes())
-            shards[-1]["tokens"] += len(head)
-            tokens = tokens[len(head) :]
-    if not count:
-        raise InvalidInput(f"{folder}: the text has no token; expected some text")
-    np.save(folder / "documents.npy", np.array(starts, np.int64))
-    (folder / "tokenizer.json").write_text(tokenizer_text(tokenizer), encoding="utf-8")
-    index = {
-        "format": _SHARD_FORMAT,
-        "dtype": dtype.str,
-        "text_sha256": digest.hexdigest(),
-        "shards": shards,
-        "document_separator": document_separator,
-    }
-    if sizes is not None:
-        # Bytes up to the end of each piece, so that splits by bytes need not read all tokens.
-        index["byte_ends"] = byte_ends + ([nbytes] if count % COUNTED_AT_ONCE else [])
-    (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+            # Bytes up to the end of each piece, so that splits by bytes need not read all tokens.
+            index["byte_ends"] = byte_ends + ([nbytes] if count % COUNTED_AT_ONCE else [])
+        (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    except BaseException:
+        for file in folder.iterdir():
+            file.unlink()
+        raise
     return count
 
 
@@ -170,15 +137,13 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
       folder: Folder of the shards.
       document_separator: Line that ends a document, or None to keep the stored documents.
     Raises:
-      InvalidInput: A file is missing or damaged, or has a token outside the vocabulary; or the
-        documents end with another line.
+      InvalidInput: A file is missing or damaged, or the documents end with a different line.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["format"] != _SHARD_FORMAT or index["dtype"] not in ("<u2", "<u4"):
             raise ValueError(f"format {index['format']}, dtype {index['dtype']}")
-        names = [str(shard["file"]) for shard in index["shards"]]
-        counts = [int(shard["tokens"]) for shard in index["shards"]]
+        counts = [(str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
         text_sha256 = str(index["text_sha256"])
         byte_ends = index.get("byte_ends")  # older shards have none
         byte_ends = None if byte_ends is None else np.array(byte_ends, np.int64)
@@ -192,8 +157,8 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
             f"{made_with!r}\nexpected None, or shards of `python -m experiments.make_shards "
             f"--document_separator={document_separator}`"
         )
-    dtype = np.dtype(index["dtype"])
-    for name, count in zip(names, counts, strict=True):
+    dtype, shards = np.dtype(index["dtype"]), []
+    for name, count in counts:
         path = folder / name
         size = path.stat().st_size if path.is_file() and path.parent == folder else -1
         if size != count * dtype.itemsize:
@@ -201,10 +166,10 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
                 f"{path}: expected {count * dtype.itemsize} bytes, found "
                 f"{'no file' if size < 0 else size}; make the shards again"
             )
+        shards.append(np.memmap(path, dtype, "r", shape=(count,)))
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    paths = [folder / name for name in names]
-    tokens = ShardedTokens(paths, counts, dtype, tokenizer.vocab_size)
+    tokens = ShardedTokens(shards, folder, tokenizer.vocab_size)
     if byte_ends is not None and len(byte_ends) != -(-len(tokens) // COUNTED_AT_ONCE):
-        byte_ends = None  # pieces of another size: they are counted anew
+        byte_ends = None  # pieces of a different size: they are counted anew
     stream = TokenStream(tokens, starts, 0, len(tokens), str(folder), byte_ends)
     return LoadedText(stream, tokenizer, text_sha256)

@@ -1,6 +1,7 @@
 """Tokens of a text in one row, with the positions where documents start."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,10 +13,36 @@ COUNTED_AT_ONCE = 1 << 24  # tokens
 
 
 class TokenRow(Protocol):
-    """N tokens: an array, or files that are read on demand."""
+    """N tokens, read by an array of indices or a slice: an array, or files read on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, indices: Any, /) -> Any: ...
+
+
+class JoinedTokens:
+    """Several rows of tokens that read as one, without a copy."""
+
+    def __init__(self, rows: Sequence[TokenRow]) -> None:
+        self._rows = rows
+        self._ends = np.cumsum([len(row) for row in rows])
+        self._begins = [0, *self._ends[:-1]]
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
+        if isinstance(indices, slice):
+            parts = zip(self._rows, self._begins, strict=True)
+            first, last = indices.start, indices.stop
+            return np.concatenate(
+                [row[max(0, first - begin) : max(0, last - begin)] for row, begin in parts]
+            )
+        owners = np.searchsorted(self._ends, indices, side="right")
+        picked = np.empty(indices.shape, np.int64)
+        for owner in np.unique(owners):
+            mine = owners == owner
+            picked[mine] = self._rows[owner][indices[mine] - self._begins[owner]]
+        return picked
 
 
 class Piece(NamedTuple):
@@ -36,7 +63,7 @@ class TokenStream:
       end: One past its last token.
       name: Name of the source, for messages.
       byte_ends: For a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
-        if they are known without reading it.
+        if they are known without reading the tokens.
     """
 
     tokens: TokenRow
@@ -49,14 +76,16 @@ class TokenStream:
     def __len__(self) -> int:
         return self.end - self.begin
 
-    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Returns tokens[start : start + length] for each start, counted from `begin`.
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
+        if isinstance(indices, slice):
+            first, last, _ = indices.indices(len(self))
+            return self.tokens[self.begin + first : self.begin + last]
+        return self.tokens[self.begin + indices]
 
-        Args:
-          starts: [B] int.
-          length: Tokens in each window, L.
-        Returns:
-          [B, L] int32; tokens beyond the end of the stream are 0.
+    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Returns tokens[start : start + length] for each start [B], counted from `begin`.
+
+        The result is [B, L] int32; tokens beyond the end of the stream are 0.
         """
         places = self._places(starts, length)
         tokens = np.asarray(self.tokens[np.minimum(places, self.end - 1)])
@@ -67,11 +96,8 @@ class TokenStream:
         return np.searchsorted(self.document_starts, self.begin + starts, side="right") - 1
 
     def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the document of each token of each window, and its position in it.
+        """Returns the document of each token of each window [B], and its position in it.
 
-        Args:
-          starts: [B] int.
-          length: Tokens in each window, L.
         Returns:
           segments [B, L] int32, documents numbered from 1 in each window; and positions [B, L]
           int32, from 0 at the document's start or at the window's.
@@ -83,7 +109,7 @@ class TokenStream:
         return segments.astype(np.int32), (places - document_begins).astype(np.int32)
 
     def _places(self, starts: np.ndarray, length: int) -> np.ndarray:
-        return self.begin + np.asarray(starts, np.int64)[:, None] + np.arange(length)[None, :]
+        return self.begin + np.asarray(starts, np.int64)[:, None] + np.arange(length)
 
     def split(
         self, fractions: tuple[float, ...], token_bytes: np.ndarray | None = None
@@ -98,26 +124,27 @@ class TokenStream:
         Returns:
           Name of the split -> its stream.
         """
-        shares = np.cumsum((0.0, *fractions))
+        shares = np.cumsum(fractions)[:-1]
         if token_bytes is None:
-            counts = [int(share * len(self)) for share in shares[1:-1]]
+            counts = [int(share * len(self)) for share in shares]
         else:
-            counts = self._tokens_within(shares[1:-1], token_bytes)
+            counts = self._tokens_within(shares, token_bytes)
         cuts = [self.begin, *(self.begin + count for count in counts), self.end]
-        bounds = zip(SPLITS, cuts, cuts[1:], strict=False)
         return {
-            split: TokenStream(self.tokens, self.document_starts, a, b, f"{self.name} ({split})")
-            for split, a, b in bounds
+            split: TokenStream(
+                self.tokens, self.document_starts, begin, end, f"{self.name} ({split})"
+            )
+            for split, begin, end in zip(SPLITS, cuts, cuts[1:], strict=False)
         }
 
     def _tokens_within(self, shares: np.ndarray, token_bytes: np.ndarray) -> list[int]:
         """Returns how many tokens, from the first on, end within each share of the bytes."""
         if not len(self):
             return [0 for _ in shares]
-        firsts = range(self.begin, self.end, COUNTED_AT_ONCE)
+        firsts = range(0, len(self), COUNTED_AT_ONCE)
 
         def sizes(first: int) -> np.ndarray:
-            return token_bytes[self.tokens[first : min(first + COUNTED_AT_ONCE, self.end)]]
+            return token_bytes[self[first : first + COUNTED_AT_ONCE]]
 
         ends = self.byte_ends
         if ends is None:
@@ -127,7 +154,7 @@ class TokenStream:
             piece = min(int(np.searchsorted(ends, wanted, side="right")), len(ends) - 1)
             before = ends[piece - 1] if piece else 0
             within = np.searchsorted(np.cumsum(sizes(firsts[piece])), wanted - before, side="right")
-            counts.append(piece * COUNTED_AT_ONCE + int(within))
+            counts.append(firsts[piece] + int(within))
         return counts
 
 

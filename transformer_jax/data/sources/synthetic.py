@@ -4,7 +4,6 @@ Each entry of LANGUAGES draws examples as a pure function of a generator. A sequ
 more than a model reads; `scored` marks the tokens to predict.
 """
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,12 +13,7 @@ from transformer_jax.errors import InvalidInput
 
 
 class Examples(NamedTuple):
-    """Sequences with the tokens to predict.
-
-    Attributes:
-      tokens: [N, T + 1] int32.
-      scored: [N, T + 1] bool, tokens to predict from earlier ones; never the first.
-    """
+    """Sequences [N, T + 1] int32, and bool for tokens to predict from earlier ones."""
 
     tokens: np.ndarray
     scored: np.ndarray
@@ -54,11 +48,10 @@ def reverse(length: int, symbols: int) -> Language:
 
 def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) -> Language:
     count = length // 2
-    bar = symbols
 
     def draw(numbers: np.random.Generator, size: int) -> Examples:
         row = numbers.integers(symbols, size=(size, count))
-        bars = np.full((size, 1), bar)
+        bars = np.full((size, 1), symbols)
         tokens = np.concatenate([row, bars, order(row)], axis=1)
         return _examples(tokens, np.arange(tokens.shape[1]) > count)
 
@@ -91,7 +84,7 @@ def recall(length: int, symbols: int) -> Language:
         return _examples(tokens, (places >= 2 * pairs) & (places % 2 == 1))
 
     letters = _letters(symbols)
-    return Language((*letters, *(letter.upper() for letter in letters)), draw)
+    return Language((*letters, *map(str.upper, letters)), draw)
 
 
 _NOUNS = ("key", "door", "letter", "window", "picture", "garden", "river", "machine")
@@ -109,22 +102,17 @@ def agreement(length: int, symbols: int) -> Language:
     """
     if symbols > len(_NOUNS):
         raise InvalidInput(f"data.symbols={symbols}: there are {len(_NOUNS)} nouns")
-    nouns = tuple(itertools.chain(*((noun, noun + "s") for noun in _NOUNS[:symbols])))
+    nouns = tuple(noun + ending for noun in _NOUNS[:symbols] for ending in ("", "s"))
     words = (".", "the", "is", "are", *_PREPOSITIONS, *nouns)
     the, verbs, first_noun = 1, 2, 4 + len(_PREPOSITIONS)
     most = (length - 2) // 3
 
     def draw(numbers: np.random.Generator, size: int) -> Examples:
-        phrases = 1 + most
-        noun = first_noun + numbers.integers(len(nouns), size=(size, phrases))
-        before = np.stack(
-            [
-                4 + numbers.integers(len(_PREPOSITIONS), size=(size, phrases)),
-                np.full((size, phrases), the),
-                noun,
-            ],
-            axis=2,
-        ).reshape(size, 3 * phrases)[:, 1:]  # the subject has no preposition
+        shape = size, 1 + most
+        noun = first_noun + numbers.integers(len(nouns), size=shape)
+        preposition = 4 + numbers.integers(len(_PREPOSITIONS), size=shape)
+        phrases = np.stack([preposition, np.full(shape, the), noun], axis=2)
+        before = phrases.reshape(size, -1)[:, 1:]  # the subject has no preposition
         counts = numbers.integers(most + 1, size=size)  # distractors of each sentence
         verb = verbs + (noun[:, 0] - first_noun) % 2
         tokens = np.zeros((size, before.shape[1] + 1), int)
@@ -192,22 +180,13 @@ def _examples(tokens: np.ndarray, scored: np.ndarray) -> Examples:
 
 
 LANGUAGES: dict[str, Callable[[int, int], Language]] = {
-    "copy": copy,
-    "reverse": reverse,
-    "recall": recall,
-    "agreement": agreement,
-    "markov": markov,
-    "modular_addition": modular_addition,
+    make.__name__: make for make in (copy, reverse, recall, agreement, markov, modular_addition)
 }
 
 
 def load_language(source: str, length: int, symbols: int) -> Language:
-    """Returns the synthetic language with this name.
+    """Returns the synthetic language with this name, of at most `length` tokens in an input.
 
-    Args:
-      source: A name in LANGUAGES.
-      length: Largest number of tokens that a model reads, T.
-      symbols: Number of symbols; nouns of `agreement`, modulus of `modular_addition`.
     Raises:
       InvalidInput: There is no such language, or it cannot have that size.
     """

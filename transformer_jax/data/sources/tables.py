@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer_jax.data.order import place_of
 from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
-from transformer_jax.data.splits import place_of
 from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)
@@ -41,18 +41,18 @@ def load_pairs(source: str) -> Pairs:
     Raises:
       InvalidInput: There is no such source, or a row has fewer than two columns or an empty one.
     """
-    is_own = isinstance(source, OwnSource)
-    rows = list(source.rows("a sentence and its translation, (str, str)", 2)) if is_own else []
-    for path in () if is_own else _tables(source, "pairs"):
+    what = "a sentence and its translation, (str, str)"
+    rows = list(source.rows(what, 2)) if isinstance(source, OwnSource) else []
+    for path in _tables(source, "pairs"):
         for line, columns in _rows(path):
-            if len(columns) < 2 or not columns[0].strip() or not columns[1].strip():
+            pair = tuple(column.strip() for column in columns[:2])
+            if len(pair) < 2 or "" in pair:
                 raise InvalidInput(
                     f"{path}: line {line}: expected a sentence and its translation, separated by "
                     f"{_separator(path)}, got {_shorten(columns)}"
                 )
-            rows.append((columns[0].strip(), columns[1].strip()))
-    _refuse_empty(source, rows)
-    return Pairs(rows, _sha256(rows))
+            rows.append(pair)
+    return Pairs(rows, _checked_sha256(source, rows))
 
 
 def load_labelled_text(source: str) -> LabelledText:
@@ -66,23 +66,24 @@ def load_labelled_text(source: str) -> LabelledText:
       InvalidInput: There is no such source, a column is missing, a row has too few columns or an
         empty text or label, only some examples are pairs, or there is only one class.
     """
-    is_own = isinstance(source, OwnSource)
     what = "a text, a second one or none, and their label, (str, str) or (str, str, str)"
-    rows = list(source.rows(what, 2, 3)) if is_own else []
-    for path in () if is_own else _tables(source, "labelled text"):
-        rows += read_labelled_file(path)
-    _refuse_empty(source, rows)
+    rows = list(source.rows(what, 2, 3)) if isinstance(source, OwnSource) else []
+    for path in _tables(source, "labelled text"):
+        rows += _columns(path, "text", "label", optional="text_pair")
+    sha256 = _checked_sha256(source, rows)
     if len({len(row) for row in rows}) > 1:
         raise InvalidInput(f"data.source={source}: some rows hold two texts and others one")
     classes = tuple(sorted({label for *_, label in rows}))
     if len(classes) < 2:
         raise InvalidInput(f"data.source={source}: every label is {classes[0]!r}; expected two")
     labels = [classes.index(row[-1]) for row in rows]
-    return LabelledText([row[:-1] for row in rows], labels, classes, _sha256(rows))
+    return LabelledText([row[:-1] for row in rows], labels, classes, sha256)
 
 
 def _tables(source: str, kind: str) -> list[Path]:
     """Returns the files of a source; refuses files of several splits, which would be pooled."""
+    if isinstance(source, OwnSource):
+        return []
     files = find_files(source, kind, *_ENDINGS)
     for file in files:
         stem = file.name.split(".")[0]
@@ -102,13 +103,8 @@ def read_texts(path: Path) -> list[str]:
     The order is that of `split_by_key` with seed 0: the first fraction of these texts and its train
     split are the same texts, up to the border.
     """
-    texts = {text: None for (text,) in _columns(path, "text")}
+    texts = dict.fromkeys(text for (text,) in _columns(path, "text"))
     return sorted(texts, key=lambda text: place_of(text, 0))
-
-
-def read_labelled_file(path: Path) -> Iterator[tuple[str, ...]]:
-    """Yields the text, the second text if the file has that column, and the label of each row."""
-    return _columns(path, "text", "label", optional="text_pair")
 
 
 def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str, ...]]:
@@ -130,9 +126,9 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
                 f"{len(columns)}: {_shorten(columns)}"
             )
         values = tuple(columns[place].strip() for place in places)
-        for name, value in zip(names, values, strict=True):
-            if not value:
-                raise InvalidInput(f"{path}: line {line}: the {name} is empty")
+        if "" in values:
+            name = names[values.index("")]
+            raise InvalidInput(f"{path}: line {line}: the {name} is empty")
         yield values
 
 
@@ -160,13 +156,9 @@ def _shorten(columns: list[str]) -> str:
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
-def _refuse_empty(source: str, rows: list) -> None:
+def _checked_sha256(source: str, rows: list[tuple[str, ...]]) -> str:
+    """Returns a hash of the rows; refuses a source without any."""
     if not rows:
         raise InvalidInput(f"data.source={source}: expected rows, found none")
-
-
-def _sha256(rows: list[tuple[str, ...]]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update("\t".join(row).encode() + b"\n")
-    return digest.hexdigest()
+    lines = ("\t".join(row) + "\n" for row in rows)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -4,7 +4,7 @@ Text is encoded in pieces, in the same way for memory and for shards.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +35,6 @@ def load_text(
       document_separator: Line that ends a document, kept as its last line; None makes each
         file one document. Shards must be made with the same one.
       train_share: Fraction of the text, from its beginning, for training a tokenizer.
-    Returns:
-      The stream, the tokenizer and the text's hash.
     Raises:
       InvalidInput: The source is missing, empty, or not UTF-8.
     """
@@ -50,7 +48,7 @@ def load_text(
     digest = hashlib.sha256()
     encoded, starts, count = [np.zeros(0, np.int32)], [], 0
     for piece in read_pieces(source, document_separator):
-        digest.update(piece.text.encode("utf-8"))
+        digest.update(piece.text.encode())
         if piece.starts_document:
             starts.append(count)
         encoded.append(tokenizer.encode(piece.text))
@@ -58,7 +56,7 @@ def load_text(
     tokens = np.concatenate(encoded).astype(narrowest_dtype(tokenizer.vocab_size))
     if not count:
         raise InvalidInput(f"data.source={source}: expected text, found none")
-    stream = TokenStream(tokens, np.array(starts, np.int64), 0, len(tokens), source)
+    stream = TokenStream(tokens, np.array(starts, np.int64), 0, count, source)
     return LoadedText(stream, tokenizer, digest.hexdigest())
 
 
@@ -77,15 +75,9 @@ def first_texts(source: str, share: float = 1.0) -> Iterator[str]:
 
 
 def read_pieces(source: str, document_separator: str | None = None) -> Iterator[Piece]:
-    """Reads a source as pieces of about a million characters, each cut after a line.
+    """Yields a source as pieces of about a million characters, each cut after a line.
 
-    Args:
-      source: An embedded name, a file or a folder, as in load_text.
-      document_separator: As in load_text.
-    Yields:
-      Pieces in order; joined, they are the exact text.
-    Raises:
-      InvalidInput: The source is missing, empty, or not UTF-8.
+    Joined, the pieces are the exact text. Source, separator and errors are those of load_text.
     """
     if isinstance(source, OwnSource):
         yield from (Piece(text, True) for text in source.rows("a document, a str", 1))
@@ -94,7 +86,7 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
     for path in find_files(source, "text", ".txt"):
         lines: list[str] = []
         size, starts_document = 0, True
-        for line in _lines_of(path):
+        for line in _table_lines(path) if is_table(path) else lines_of(path):
             lines.append(line)
             size += len(line)
             ends_document = line.rstrip("\r\n") == document_separator
@@ -108,10 +100,7 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
         raise InvalidInput(f"data.source={source}: expected text, found 0 bytes")
 
 
-def _lines_of(path: Path) -> Iterable[str]:
-    """The lines of a text file; of a table, the texts of its rows."""
-    if is_table(path):
-        from transformer_jax.data.sources.tables import read_texts
+def _table_lines(path: Path) -> Iterator[str]:
+    from transformer_jax.data.sources.tables import read_texts
 
-        return (f"{text}\n" for text in read_texts(path))
-    return lines_of(path)
+    return (f"{text}\n" for text in read_texts(path))

@@ -1,7 +1,6 @@
 """Tasks: examples of a source become Batches; nothing later depends on how.
 
-TASKS makes a task from options of a config, declared like those of any variant;
-TRAITS has the facts that the rest of the package needs. Both import a task when it is chosen.
+TASKS makes a task from options of a config; TRAITS has facts about it. Both import it when chosen.
 """
 
 from typing import NamedTuple
@@ -118,10 +117,8 @@ def traits_of(task: str) -> TaskTraits:
 
 def task_of_head(name: str) -> str:
     """Returns the task of a Hugging Face class: the one with the longest matching suffix."""
-    fits = {
-        end: task for task, traits in TRAITS.items() for end in traits.heads if name.endswith(end)
-    }
-    return fits[max(fits, key=len)]
+    suffixes = {suffix: task for task, traits in TRAITS.items() for suffix in traits.heads}
+    return suffixes[max(filter(name.endswith, suffixes), key=len)]
 
 
 __all__ = [

@@ -1,16 +1,19 @@
-"""The Batch, and the interface and base class of tasks."""
+"""The Batch, the interface of tasks, and a base class."""
 
 import abc
+import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
-from transformer_jax.data.order import SPLITS
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.order import SPLITS, batches_of, example_order
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 
 Numbers = Any  # numpy here, jax arrays once the step is traced
+_ROWS_AT_ONCE = 64
 
 
 class Batch(TypedDict):
@@ -68,12 +71,16 @@ class Task(Protocol):
         """Unit that a loss is the mean over, e.g. "token"."""
         return "target"
 
-    @property
+    @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """Facts that identify the data: source, hashes, counts of each split."""
-        if "_facts" not in vars(self):
-            vars(self)["_facts"] = _facts_of(self)
-        return vars(self)["_facts"]
+        digest, counts = hashlib.sha256(), {}
+        for split in SPLITS[1:]:
+            batches = self.evaluation_batches(split, _ROWS_AT_ONCE)
+            rows = [row for batch in batches for row in rows_of_batch(batch)]
+            digest.update(b"".join(rows))
+            counts[split] = len(rows)
+        return {"sha256": digest.hexdigest(), "counts": counts}
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -91,41 +98,72 @@ class Task(Protocol):
         return None
 
 
-_ROWS_AT_ONCE = 64
+@dataclasses.dataclass(frozen=True)
+class ListedTask(abc.ABC):
+    """Base of tasks whose examples are listed.
+
+    Attributes:
+      splits: Name of the split -> indices of its examples.
+      batch_size: Examples in a training batch, B.
+    """
+
+    splits: dict[str, np.ndarray]
+    batch_size: int
+
+    @abc.abstractmethod
+    def examples_at(self, indices: np.ndarray) -> Batch:
+        """Returns the Batch of the examples with these indices, [B] int."""
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+        return self.examples_at(self.indices_of_step(seed, step))
+
+    def indices_of_step(self, seed: int, step: int) -> np.ndarray:
+        """Returns the indices of the examples in a training batch, [B] int."""
+        train = self.splits["train"]
+        return train[example_order(seed, step, self.batch_size, len(train))[0]]
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields the whole split in batches of one shape; padding rows have weight 0."""
+        for indices, counts in batches_of(self.splits[split], batch_size):
+            batch = self.examples_at(indices)
+            yield {**batch, "weights": (batch["weights"].T * counts).T}
+
+    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
+        """Returns None: labels, end tokens and synthetic tokens have no bytes."""
+        return None
 
 
-def _facts_of(task: Task) -> dict[str, Any]:
-    """Returns a hash of the evaluated examples, and their number."""
-    digest, counts = hashlib.sha256(), {}
-    for split in SPLITS[1:]:
-        counts[split] = 0
-        for batch in task.evaluation_batches(split, _ROWS_AT_ONCE):
-            for row in rows_of_batch(batch):
-                digest.update(row)
-                counts[split] += 1
-    return {"sha256": digest.hexdigest(), "counts": counts}
+def data_facts(
+    source: str,
+    sha256: str,
+    splits: Mapping[str, Sized],
+    tokenizer: Tokenizer | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Returns the facts that identify the data of a task, see Task.facts, and others."""
+    return {
+        "source": source,
+        "sha256": sha256,
+        **({} if tokenizer is None else {"tokenizer_sha256": fingerprint(tokenizer)}),
+        "counts": {split: len(examples) for split, examples in splits.items()},
+        **others,
+    }
 
 
 def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
-    """Returns some rows of a step's training batch, for a host that needs no others.
+    """Returns some rows [R] of a step's training batch, for a host that needs no others.
 
     A task with large data has a method of this name, which makes only these rows.
-
-    Args:
-      task: The data.
-      seed: Seed of the data order.
-      step: Number of updates so far.
-      rows: Indices of the rows in the batch, [R] int.
     """
-    kinds: list[Any] = [*type(task).__mro__]
     rows_of, whole_of = (
-        next((kind for kind in kinds if name in vars(kind)), object)
+        next((kind for kind in type(task).__mro__ if name in vars(kind)), object)
         for name in ("batch_rows", "batch")
     )
-    # Where a class inherits its rows and has a batch of its own, they are rows of another batch.
+    # If a class inherits its rows and has a batch of its own, they are rows of a different batch.
     if rows_of is object or not issubclass(rows_of, whole_of):
         return take_rows(task.batch(seed, step), rows)
-    return rows_of.batch_rows(task, seed, step, rows)
+    return vars(rows_of)["batch_rows"](task, seed, step, rows)
 
 
 def take_rows(batch: Batch, rows: np.ndarray | slice) -> Batch:

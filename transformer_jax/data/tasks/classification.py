@@ -3,20 +3,19 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from transformer_jax.data.order import SPLITS, batches_of, example_order, step_generator
+from transformer_jax.data.order import SPLITS, split_by_key, step_generator
 from transformer_jax.data.sources.arrays import Arrays, load_images, load_vectors
 from transformer_jax.data.sources.tables import load_labelled_text
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.splits import split_by_key
-from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.data.tasks.batch import Batch, ListedTask, data_facts
 from transformer_jax.data.tasks.translation import padded, refuse_empty_splits
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint, make_tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import Natural, Switch
 
@@ -24,59 +23,42 @@ Inputs = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(ListedTask):
     """Predict the class of each example.
 
     Attributes:
+      splits: Name of the split -> indices of examples.
+      batch_size: Examples in a training batch, B.
       inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
       labels: [N] int32.
       classes: Names of the classes.
-      splits: Name of the split -> indices of examples.
-      batch_size: Examples in a training batch, B.
-      sizes: See Task.
-      counted: See Task.
-      facts: See Task.
-      protocol: See Task.
-      remarks: See Task.
-      tokenizer: See Task.
-      prepare: Function applied to the inputs of every batch.
-      augment: Random change of the inputs of training batches.
+      sizes: See Task; counted, facts, protocol, remarks and tokenizer too.
+      prepare: Function of the inputs of a batch, and of a random generator in training, that
+        returns the inputs of the model.
     """
 
     inputs: Inputs
     labels: np.ndarray
     classes: tuple[str, ...]
-    splits: dict[str, np.ndarray]
-    batch_size: int
     sizes: dict[str, Any]
     counted: str
     facts: dict[str, Any]
     protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
-    prepare: Callable[[Inputs], Inputs] = lambda inputs: inputs
-    augment: Callable[[Inputs, np.random.Generator], Inputs] = lambda inputs, _: inputs
+    prepare: Callable[[Inputs, np.random.Generator | None], Inputs] = lambda inputs, _: inputs
     target: ClassVar[str] = "label"
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
-        train = self.splits["train"]
-        examples, _ = example_order(seed, step, self.batch_size, len(train))
-        chosen = train[examples]
-        inputs = {name: array[chosen] for name, array in self.inputs.items()}
-        inputs = self.augment(inputs, step_generator(seed, step, "augment"))
-        weights = np.ones(self.batch_size, np.float32)
-        return {"inputs": self.prepare(inputs), "targets": self.labels[chosen], "weights": weights}
+        draws = step_generator(seed, step, "augment")
+        return self.examples_at(self.indices_of_step(seed, step), draws)
 
-    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; padding rows have weight 0."""
-        for indices, weights in batches_of(self.splits[split], batch_size):
-            inputs = self.prepare({name: array[indices] for name, array in self.inputs.items()})
-            yield {"inputs": inputs, "targets": self.labels[indices], "weights": weights}
-
-    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """None: a label has no bytes."""
-        return None
+    def examples_at(self, indices: np.ndarray, draws: np.random.Generator | None = None) -> Batch:
+        """Returns the Batch of the examples with these indices [B], augmented if draws is given."""
+        inputs = self.prepare({name: array[indices] for name, array in self.inputs.items()}, draws)
+        weights = np.ones(len(indices), np.float32)
+        return {"inputs": inputs, "targets": self.labels[indices], "weights": weights}
 
 
 def text_classification(
@@ -109,29 +91,21 @@ def text_classification(
         tokenizer, lambda: training_texts, vocab_size, lambda: itertools.chain(*loaded.texts)
     )
     inputs, cut = encode_texts(tokenizer, loaded.texts, length)
-    parts = with_fewer_to_train_on(parts, train_examples, split_seed, source)
-    facts = {
-        "source": source,
-        "sha256": loaded.sha256,
-        "tokenizer_sha256": fingerprint(tokenizer),
-        "classes": loaded.classes,
-        "counts": {split: len(indices) for split, indices in parts.items()},
-        "cut": cut,
-    }
+    parts = _with_fewer_to_train_on(parts, train_examples, split_seed, source)
     sizes = {
         "vocab_size": special_tokens(tokenizer).vocab_size,
         "num_classes": len(loaded.classes),
         **({"num_types": 2} if are_pairs else {}),
     }
     return Classification(
-        inputs=inputs,
-        labels=np.array(loaded.labels, np.int32),
-        classes=loaded.classes,
-        splits=parts,
-        batch_size=batch_size,
-        sizes=sizes,
-        counted="texts",
-        facts=facts,
+        parts,
+        batch_size,
+        inputs,
+        np.array(loaded.labels, np.int32),
+        loaded.classes,
+        sizes,
+        "texts",
+        data_facts(source, loaded.sha256, parts, tokenizer, classes=loaded.classes, cut=cut),
         protocol={"context": length},
         remarks=(f"{cut:,} texts are cut to data.length={length} tokens",) if cut else (),
         tokenizer=tokenizer,
@@ -141,29 +115,23 @@ def text_classification(
 def encode_texts(
     tokenizer: Tokenizer, texts: Iterable[str | tuple[str, ...]], length: int
 ) -> tuple[Inputs, int]:
-    """Returns the model's inputs for texts or pairs of texts, and the number of cut ones.
+    """Returns the model's inputs for N texts or pairs of texts, and the number of cut ones.
 
-    In a pair that is too long the longer text is cut until both fit.
-
-    Args:
-      tokenizer: Tokenizer of the model.
-      texts: N of them.
-      length: Tokens per row, special tokens included, L.
-    Returns:
-      Tokens and segments, [N, L] int32, for pairs types as well; and a count.
+    The inputs are tokens and segments, for pairs types as well, [N, L] int32, L being `length`
+    with special tokens. In a pair that is too long the longer text is cut until both fit.
     """
     specials = special_tokens(tokenizer)
     rows, types, cut = [], [], 0
     for example in texts:
-        encoded = [
-            tokenizer.encode(t) for t in ((example,) if isinstance(example, str) else example)
-        ]
-        lengths = _lengths_that_fit([len(tokens) for tokens in encoded], length - 1 - len(encoded))
-        cut += any(len(tokens) > count for tokens, count in zip(encoded, lengths, strict=True))
+        example = (example,) if isinstance(example, str) else example
+        encoded = [tokenizer.encode(text) for text in example]
+        kept = _cut(encoded, length - 1 - len(encoded))
+        cut += any(len(part) < len(tokens) for part, tokens in zip(kept, encoded, strict=True))
         rows.append([specials.begin])
-        for tokens, count in zip(encoded, lengths, strict=True):
-            rows[-1] += [*tokens[:count], specials.end]
-        types.append([0] * (lengths[0] + 2) + [1] * (len(rows[-1]) - lengths[0] - 2))
+        types.append([0])
+        for number, part in enumerate(kept):
+            rows[-1] += [*part, specials.end]
+            types[-1] += [number] * (len(part) + 1)
     tokens, segments = padded(rows, length, specials.padding)
     inputs = {"tokens": tokens, "segments": segments}
     if any(1 in row for row in types):
@@ -171,14 +139,14 @@ def encode_texts(
     return inputs, cut
 
 
-def _lengths_that_fit(lengths: list[int], most: int) -> list[int]:
-    """Returns lengths of two texts that sum to `most`, by cutting the longer one, or the second."""
-    if len(lengths) == 1:
-        return [min(*lengths, most)]
-    first, second = lengths
+def _cut(texts: list[np.ndarray], most: int) -> list[np.ndarray]:
+    """Returns texts with `most` tokens together, by cutting the longer one, or the second."""
+    if len(texts) == 1:
+        return [texts[0][:most]]
+    first, second = texts
     # What is left is shared in halves, unless one text needs less than half.
-    first_kept = min(first, max(most - second, (most + 1) // 2))
-    return [first_kept, min(second, most - first_kept)]
+    count = min(len(first), max(most - len(second), (most + 1) // 2))
+    return [first[:count], second[: most - count]]
 
 
 def image_classification(
@@ -198,51 +166,41 @@ def image_classification(
     fraction of the rest.
 
     Args:
-      source: See load_images.
-      splits: Fractions of train, validation and test.
-      split_seed: Seed of the split.
-      train_examples: Number of training examples, or None for all.
-      batch_size: Images in a batch, B.
       max_rotation: Largest rotation of training images in degrees; the border is filled with 0.
       max_shift: Largest shift of training images in each direction, in pixels.
       flip: Whether a random half of the training images is mirrored left to right.
     """
     arrays = load_images(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
-    mean, deviation = pixel_statistics(arrays.inputs[parts["train"]])
-    facts = _array_facts(source, arrays, parts)
+    mean, deviation = _pixel_statistics(arrays.inputs[parts["train"]])
 
-    def prepare(inputs: Inputs) -> Inputs:
-        scaled = inputs["images"] / np.float32(255)
+    def prepare(inputs: Inputs, draws: np.random.Generator | None) -> Inputs:
+        images = inputs["images"]
+        if draws is not None:
+            images = rotated(images, draws, max_rotation)
+            images = shifted_and_flipped(images, draws, max_shift, flip)
+        scaled = images / np.float32(255)
         return {"images": (scaled - mean.astype(np.float32)) / deviation.astype(np.float32)}
 
-    def augment(inputs: Inputs, draws: np.random.Generator) -> Inputs:
-        turned = rotated(inputs["images"], draws, max_rotation)
-        return {"images": shifted_and_flipped(turned, draws, max_shift, flip)}
-
+    statistics = {"pixel_mean": mean.tolist(), "pixel_deviation": deviation.tolist()}
     return Classification(
-        inputs={"images": arrays.inputs},
-        labels=arrays.labels,
-        classes=arrays.classes,
-        splits=parts,
-        batch_size=batch_size,
-        sizes={"image_shape": arrays.inputs.shape[1:], "num_classes": len(arrays.classes)},
-        counted="images",
-        facts={**facts, "pixel_mean": mean.tolist(), "pixel_deviation": deviation.tolist()},
+        parts,
+        batch_size,
+        {"images": arrays.inputs},
+        arrays.labels,
+        arrays.classes,
+        {"image_shape": arrays.inputs.shape[1:], "num_classes": len(arrays.classes)},
+        "images",
+        data_facts(source, arrays.sha256, parts, classes=arrays.classes, **statistics),
         prepare=prepare,
-        augment=augment,
     )
 
 
-def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each channel, for values in [0, 1].
+def _pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation of each channel, [C] float64, for values in [0, 1].
 
-    Computed from exact counts of the 256 values; a float32 sum over millions of pixels stalls.
-
-    Args:
-      images: [N, height, width, C] uint8.
-    Returns:
-      [C] and [C] float64; a deviation is at least 1e-6.
+    Computed from exact counts of the 256 values, since a float32 sum over millions of pixels
+    stalls. A deviation is at least 1e-6.
     """
     values = np.arange(256) / 255
     channels = range(images.shape[-1])
@@ -254,14 +212,10 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float) -> np.ndarray:
-    """Rotates each image about its centre by up to max_rotation degrees; the border becomes 0.
+    """Rotates images [B, height, width, C] about their centres by up to max_rotation degrees.
 
-    Args:
-      images: [B, height, width, C].
-      draws: Random generator.
-      max_rotation: Degrees; 0 leaves the images unchanged.
-    Returns:
-      [B, height, width, C], float32 if rotated; values between pixels are interpolated bilinearly.
+    The border becomes 0; values between pixels are interpolated bilinearly. The result is float32,
+    or the unchanged images if max_rotation is 0.
     """
     if max_rotation == 0:
         return images
@@ -286,23 +240,16 @@ def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float)
 def shifted_and_flipped(
     images: np.ndarray, draws: np.random.Generator, max_shift: int, flip: bool
 ) -> np.ndarray:
-    """Shifts each image by up to max_shift pixels and mirrors half of them; the border becomes 0.
+    """Shifts images [B, height, width, C] by up to max_shift pixels, with 0 at the border.
 
-    Args:
-      images: [B, height, width, C].
-      draws: Random generator.
-      max_shift: Pixels; 0 does not shift.
-      flip: Whether images are mirrored left to right.
-    Returns:
-      [B, height, width, C].
+    If `flip`, a random half of them is also mirrored left to right.
     """
     count, height, width, _ = images.shape
     shifts = draws.integers(-max_shift, max_shift + 1, (count, 2))
     mirrored = flip & (draws.random(count) < 0.5)
-    pad = ((0, 0), (max_shift, max_shift), (max_shift, max_shift), (0, 0))
-    wide = np.pad(images, pad)
-    rows = np.arange(height)[None, :] + max_shift + shifts[:, :1]
-    columns = np.arange(width)[None, :] + max_shift + shifts[:, 1:]
+    wide = np.pad(images, ((0, 0), (max_shift, max_shift), (max_shift, max_shift), (0, 0)))
+    rows = np.arange(height) + max_shift + shifts[:, :1]
+    columns = np.arange(width) + max_shift + shifts[:, 1:]
     columns = np.where(mirrored[:, None], columns[:, ::-1], columns)
     examples = np.arange(count)[:, None, None]
     return wide[examples, rows[:, :, None], columns[:, None, :]]
@@ -322,35 +269,24 @@ def vector_classification(
     longest, num_features = arrays.inputs.shape[1:]
     inputs = {"vectors": arrays.inputs}
     if arrays.lengths is not None:
-        places = np.arange(longest)[None, :]
-        inputs["segments"] = (places < arrays.lengths[:, None]).astype(np.int32)
+        inputs["segments"] = (np.arange(longest) < arrays.lengths[:, None]).astype(np.int32)
+    sizes = {
+        "num_features": num_features,
+        "num_classes": len(arrays.classes),
+        "vocab_size": None,
+        "max_length": longest,
+    }
+    facts = data_facts(source, arrays.sha256, parts, classes=arrays.classes)
     return Classification(
-        inputs=inputs,
-        labels=arrays.labels,
-        classes=arrays.classes,
-        splits=parts,
-        batch_size=batch_size,
-        sizes={
-            "num_features": num_features,
-            "num_classes": len(arrays.classes),
-            "vocab_size": None,
-            "max_length": longest,
-        },
-        counted="sequences",
-        facts=_array_facts(source, arrays, parts),
+        parts, batch_size, inputs, arrays.labels, arrays.classes, sizes, "sequences", facts
     )
 
 
-def with_fewer_to_train_on(
+def _with_fewer_to_train_on(
     parts: dict[str, np.ndarray], count: int | None, seed: int, source: str
 ) -> dict[str, np.ndarray]:
-    """Keeps `count` examples of the training split; a smaller set is part of a larger one.
+    """Keeps `count` training examples, or all if None; a smaller set is part of a larger one.
 
-    Args:
-      parts: Split -> indices.
-      count: Number of examples, drawn at random, or None for all.
-      seed: Seed of the splits.
-      source: Name of the source, for messages.
     Raises:
       InvalidInput: A split is empty, or has fewer examples.
     """
@@ -370,9 +306,10 @@ def _array_splits(
     source: str, arrays: Arrays, shares: tuple[float, ...], seed: int, train_examples: int | None
 ) -> dict[str, np.ndarray]:
     """Splits arrays so that equal ones stay together; a source's own test set is kept."""
-    count = len(arrays.labels)
-    rest = arrays.inputs[: arrays.first_test]
-    keys = [hashlib.sha256(example.tobytes()).hexdigest() for example in rest]
+    keys = [
+        hashlib.sha256(example.tobytes()).hexdigest()
+        for example in arrays.inputs[: arrays.first_test]
+    ]
     if arrays.first_test is None:
         parts = split_by_key(keys, shares, seed)
     else:
@@ -380,14 +317,5 @@ def _array_splits(
         groups = [str(first.setdefault(key, index)) for index, key in enumerate(keys)]
         both = shares[0] + shares[1]
         parts = split_by_key(groups, (shares[0] / both, shares[1] / both, 0.0), seed)
-        parts[SPLITS[-1]] = np.arange(arrays.first_test, count)
-    return with_fewer_to_train_on(parts, train_examples, seed, source)
-
-
-def _array_facts(source: str, arrays: Arrays, splits: dict[str, np.ndarray]) -> dict[str, Any]:
-    return {
-        "source": source,
-        "sha256": arrays.sha256,
-        "classes": arrays.classes,
-        "counts": {split: len(indices) for split, indices in splits.items()},
-    }
+        parts[SPLITS[-1]] = np.arange(arrays.first_test, len(arrays.labels))
+    return _with_fewer_to_train_on(parts, train_examples, seed, source)

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Predicate
 
-from transformer_jax.data.order import Part, window_starts
+from transformer_jax.data.order import Part, numbers_of_step, window_starts
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
-from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint
+from transformer_jax.data.tasks.batch import Batch, data_facts
+from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import Form, Natural
 
@@ -19,12 +19,11 @@ from transformer_jax.options import Form, Natural
 def _is_mixture(value: tuple) -> bool:
     try:
         pairs = [part.rsplit("=", 1) for part in value]
-        thousandths = [round(1000 * float(share)) for path, share in pairs if path]  # as mix reads
+        thousandths = [round(1000 * float(share)) for _, share in pairs]  # as mix reads
     except (AttributeError, ValueError, OverflowError):
         return False
-    if len(thousandths) < len(value) or min(thousandths, default=1) < 1:
-        return False
-    return sum(thousandths) <= 999
+    is_named = all(path for path, _ in pairs)
+    return is_named and min(thousandths, default=1) >= 1 and sum(thousandths) <= 999
 
 
 Mixture = Annotated[
@@ -91,19 +90,11 @@ class LanguageModelling:
         unscored: Natural = 0,
         mixture: Mixture = (),
     ) -> "LanguageModelling":
-        """Reads the text that a config's options name.
+        """Reads the text that a config's options name, see load_text.
+
+        It is split in its order, by bytes, or by tokens if the tokenizer counts no bytes.
 
         Args:
-          source: See load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: Tokenizer of the text.
-          vocab_size: Tokens of a bpe or word tokenizer.
-          document_separator: Line that ends a document.
-          separate_documents: Whether documents in one window are hidden from each other.
-          splits: Fractions of train, validation and test in the text's order, by bytes; by tokens
-            if the tokenizer counts no bytes.
-          length: Tokens of a window, L.
-          batch_size: Windows in a batch, B.
-          stride: Tokens between windows of an evaluation; length if None.
           unscored: Tokens at the beginning of each window that are read and not predicted.
           mixture: Further sources and the share of training windows of each; the rest is
             from data.source, whose tokenizer is used. Sources are split separately, and
@@ -111,23 +102,22 @@ class LanguageModelling:
         """
         text = load_text(source, tokenizer, vocab_size, document_separator, train_share=splits[0])
         stream, tokenizer, sha256 = text
-        shape = (length, batch_size, separate_documents, stride, unscored)
-        if not mixture:
-            streams = stream.split(splits, tokenizer.token_bytes)
-            return cls(tokenizer, streams, *shape, text_facts(source, sha256, tokenizer, streams))
-        from transformer_jax.data.sources.mixture import mix
+        parts: tuple[Part, ...] = ()
+        if mixture:
+            from transformer_jax.data.sources.mixture import mix
 
-        mixed = mix(text, mixture, splits, document_separator)
-        facts = text_facts(source, mixed.sha256, tokenizer, mixed.splits)
-        return cls(tokenizer, mixed.splits, *shape, facts, mixed.parts)
+            streams, parts, sha256 = mix(text, mixture, splits, document_separator)
+        else:
+            streams = stream.split(splits, tokenizer.token_bytes)
+        facts = data_facts(source, sha256, streams, tokenizer)
+        shape = (length, batch_size, separate_documents, stride, unscored)
+        return cls(tokenizer, streams, *shape, facts, parts)
 
     def __post_init__(self) -> None:
         refuse_short_splits(self.splits, self.length + 1, self.length)
-        for part in self.parts:
-            begin = dataclasses.replace(
-                self.splits["train"], begin=part.begin, end=part.begin + part.count
-            )
-            refuse_short_splits({"train": begin}, self.length + 1, self.length)
+        for _, _, begin, count in self.parts:
+            train = dataclasses.replace(self.splits["train"], begin=begin, end=begin + count)
+            refuse_short_splits({"train": train}, self.length + 1, self.length)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -152,38 +142,35 @@ class LanguageModelling:
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
         """Returns some rows of the batch, [R] int or a slice; no other text is read."""
-        drawn = (seed, step, self.batch_size)
         if self.parts:
             from transformer_jax.data.sources.mixture import mixed_window_starts
 
-            starts = mixed_window_starts(*drawn, self.parts, self.length)
+            starts = mixed_window_starts(seed, step, self.batch_size, self.parts, self.length)
         else:
-            starts = window_starts(*drawn, len(self.splits["train"]) - 1, self.length)
+            numbers = numbers_of_step(step, self.batch_size)
+            starts = window_starts(seed, numbers, len(self.splits["train"]) - 1, self.length)
         return self._examples("train", starts[rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; padding rows have weight 0.
-
-        Args:
-          split: A name in `splits`.
-          batch_size: Windows in a batch; affects only speed.
-        """
-        stride = self.stride or self.length
-        predictions = len(self.splits[split]) - 1
-        count = 1 + max(0, -(-(predictions - self.length) // stride))
-        fresh = np.arange(self.length) >= self.length - stride
+        """Yields the whole split in batches of one shape; padding rows have weight 0."""
+        count, stride = self._evaluated(split)
+        is_fresh = np.arange(self.length) >= self.length - stride
         for first in range(0, count, batch_size):
             windows = np.arange(first, first + batch_size)
             batch = self._examples(split, windows * stride)
-            scored = (windows[:, None] == 0) | fresh[None, :]
-            batch["weights"] = batch["weights"] * scored
+            batch["weights"] *= (windows[:, None] == 0) | is_fresh
             yield batch
 
     def clusters(self, split: str) -> np.ndarray:
         """Returns the document in which each evaluated window begins, [N] int64."""
-        stride, stream = self.stride or self.length, self.splits[split]
-        count = 1 + max(0, -(-(len(stream) - 1 - self.length) // stride))
-        return stream.document_of(np.arange(count) * stride)
+        count, stride = self._evaluated(split)
+        return self.splits[split].document_of(np.arange(count) * stride)
+
+    def _evaluated(self, split: str) -> tuple[int, int]:
+        """Returns the number of windows of a split, and the tokens between their starts."""
+        stride = self.stride or self.length
+        left = len(self.splits[split]) - 1 - self.length  # predictions after the first window
+        return 1 + max(0, -(-left // stride)), stride
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
         """Returns the UTF-8 bytes of the tokens that each row is scored on, [B] int64."""
@@ -196,7 +183,7 @@ class LanguageModelling:
         """Makes the Batch of windows that start at `starts` [B]."""
         stream = self.splits[split]
         tokens = stream.windows(starts, self.length + 1)
-        target_places = starts[:, None] + np.arange(1, self.length + 1)[None, :]
+        target_places = starts[:, None] + np.arange(1, self.length + 1)
         weights = (target_places < len(stream)).astype(np.float32)
         inputs = {"tokens": tokens[:, :-1]}
         if self.separate_documents:
@@ -205,18 +192,6 @@ class LanguageModelling:
             weights *= segments[:, 1:] == segments[:, :-1]
         weights *= inputs.get("positions", np.arange(self.length)) >= self.unscored
         return {"inputs": inputs, "targets": tokens[:, 1:], "weights": weights}
-
-
-def text_facts(
-    source: str, sha256: str, tokenizer: Tokenizer, splits: dict[str, TokenStream]
-) -> dict[str, Any]:
-    """Returns the facts that identify a tokenized text."""
-    return {
-        "source": source,
-        "sha256": sha256,
-        "tokenizer_sha256": fingerprint(tokenizer),
-        "counts": {split: len(stream) for split, stream in splits.items()},
-    }
 
 
 def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int) -> None:

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.data.order import step_generator, window_starts
+from transformer_jax.data.order import numbers_of_step, step_generator, window_starts
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.special_tokens import Specials, special_tokens
-from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.data.tasks.language_modelling import refuse_short_splits, text_facts
+from transformer_jax.data.tasks.batch import Batch, data_facts
+from transformer_jax.data.tasks.language_modelling import refuse_short_splits
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.options import OpenShare
 
@@ -59,23 +59,16 @@ class MaskedLanguageModelling:
         batch_size: int,
         mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Reads the text that a config's options name.
+        """Reads the text that a config's options name, see load_text, and splits it by tokens.
 
         Args:
-          source: See load_text; tokenizer, vocab_size and document_separator too.
-          tokenizer: Tokenizer of the text.
-          vocab_size: Tokens of a bpe or word tokenizer.
-          document_separator: Line that ends a document.
-          splits: Fractions of train, validation and test, in the text's order, by tokens.
-          length: Tokens of a window, L.
-          batch_size: Windows in a batch, B.
           mask_rate: Probability that a token is predicted.
         """
         stream, tokenizer, sha256 = load_text(
             source, tokenizer, vocab_size, document_separator, train_share=splits[0]
         )
         streams = stream.split(splits)
-        facts = text_facts(source, sha256, tokenizer, streams)
+        facts = data_facts(source, sha256, streams, tokenizer)
         return cls(tokenizer, streams, length, batch_size, mask_rate, facts)
 
     def __post_init__(self) -> None:
@@ -102,16 +95,15 @@ class MaskedLanguageModelling:
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
         """Returns some rows of the batch, [R] int or a slice; no other text is read."""
-        places, window = len(self.splits["train"]), self.length - 1
-        starts = window_starts(seed, step, self.batch_size, places, window)
+        window, numbers = self.length - 1, numbers_of_step(step, self.batch_size)
+        starts = window_starts(seed, numbers, len(self.splits["train"]), window)
         draws = step_generator(seed, step, "mask").random((3, self.batch_size, window))
         return self._examples("train", starts[rows], draws[:, rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
         """Yields the whole split in batches of one shape; padding rows have weight 0."""
         window = self.length - 1
-        count = -(-len(self.splits[split]) // window)
-        for first in range(0, count, batch_size):
+        for first in range(0, -(-len(self.splits[split]) // window), batch_size):
             windows = np.arange(first, first + batch_size)
             draws = [
                 step_generator(_EVALUATION_SEED, w, "mask").random((3, window)) for w in windows
@@ -120,8 +112,8 @@ class MaskedLanguageModelling:
 
     def clusters(self, split: str) -> np.ndarray:
         """Returns the document in which each evaluated window begins, [N] int64."""
-        window, stream = self.length - 1, self.splits[split]
-        return stream.document_of(np.arange(-(-len(stream) // window)) * window)
+        stream = self.splits[split]
+        return stream.document_of(np.arange(0, len(stream), self.length - 1))
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
         """Returns None, since masked tokens do not determine the length of the text."""
@@ -131,7 +123,7 @@ class MaskedLanguageModelling:
         """Makes the Batch of windows that start at `starts` [B], with uniform draws [3, B, L-1]."""
         stream, window = self.splits[split], self.length - 1
         text = stream.windows(starts, window)
-        is_text = starts[:, None] + np.arange(window)[None, :] < len(stream)
+        is_text = starts[:, None] + np.arange(window) < len(stream)
         specials = self.specials
         chosen = (draws[0] < self.mask_rate) & is_text
         random_tokens = (draws[2] * self.tokenizer.vocab_size).astype(np.int32)

@@ -2,22 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.data.order import batches_of, example_order
+from transformer_jax.data.order import split_by_key
 from transformer_jax.data.sources.tables import load_pairs
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.splits import split_by_key
-from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint, make_tokenizer
+from transformer_jax.data.tasks.batch import Batch, ListedTask, data_facts
+from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
 
 @dataclasses.dataclass(frozen=True)
-class Translation:
+class Translation(ListedTask):
     """Write the target sentence after reading the source sentence, with teacher forcing.
 
     Both languages share one tokenizer. The model reads `source` (tokens and an end token) and
@@ -25,19 +24,17 @@ class Translation:
     do not fit into `length` are left out and counted in `facts`.
 
     Attributes:
+      splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
+      batch_size: Pairs in a training batch, B.
       tokenizer: Tokenizer of both languages.
       pairs: All sentence pairs that fit.
-      splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
       length: Longest source and target in tokens, L.
-      batch_size: Pairs in a training batch, B.
       facts: See Task.
     """
 
     tokenizer: Tokenizer
     pairs: list[tuple[str, str]]
-    splits: dict[str, np.ndarray]
     length: int
-    batch_size: int
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     counted: ClassVar[str] = "pairs"
     target: ClassVar[str] = "token"
@@ -63,21 +60,18 @@ class Translation:
             vocab_size,
             lambda: (sentence for pair in pairs for sentence in pair),
         )
-        fits = [max(len(tokenizer.encode(text)) for text in pair) < length for pair in pairs]
-        fitting = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
+        fitting = [
+            pair for pair in pairs if max(len(tokenizer.encode(text)) for text in pair) < length
+        ]
         parts = split_by_key([pair[0] for pair in fitting], splits, split_seed)
         refuse_empty_splits(source, parts)
-        facts = {
-            "source": source,
-            "sha256": sha256,
-            "tokenizer_sha256": fingerprint(tokenizer),
-            "counts": {split: len(indices) for split, indices in parts.items()},
-            "left_out": len(pairs) - len(fitting),
-        }
-        return cls(tokenizer, fitting, parts, length, batch_size, facts)
+        left_out = len(pairs) - len(fitting)
+        facts = data_facts(source, sha256, parts, tokenizer, left_out=left_out)
+        return cls(parts, batch_size, tokenizer, fitting, length, facts)
 
-    def __post_init__(self) -> None:
-        """Encodes every sentence once."""
+    @functools.cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Every sentence, encoded once."""
         specials = special_tokens(self.tokenizer)
         encode = functools.partial(with_end, self.tokenizer)
         texts = (pair[0] for pair in self.pairs)
@@ -85,10 +79,9 @@ class Translation:
         targets = [[specials.begin, *self.tokenizer.encode(pair[1])] for pair in self.pairs]
         tokens, segments = padded(targets, self.length, specials.padding)
         following = np.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
-        ends = np.arange(self.length)[None, :] == segments.sum(1, keepdims=True) - 1
+        ends = np.arange(self.length) == segments.sum(1, keepdims=True) - 1
         following = np.where(ends, specials.end, following)
-        arrays = {**sources, "tokens": tokens, "segments": segments, "targets": following}
-        object.__setattr__(self, "_arrays", arrays)
+        return {**sources, "tokens": tokens, "segments": segments, "targets": following}
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -108,22 +101,12 @@ class Translation:
             return ()
         return (f"{left_out:,} pairs do not fit into data.length={self.length}, left out",)
 
-    def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
-        train = self.splits["train"]
-        examples, _ = example_order(seed, step, self.batch_size, len(train))
-        return self._examples(train[examples])
-
-    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; padding rows have weight 0."""
-        for indices, counts in batches_of(self.splits[split], batch_size):
-            batch = self._examples(indices)
-            batch["weights"] = batch["weights"] * counts[:, None]
-            yield batch
-
-    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns None, since end tokens have no bytes."""
-        return None
+    def examples_at(self, indices: np.ndarray) -> Batch:
+        """Returns the Batch of the pairs with these indices, [B] int."""
+        rows = {name: array[indices] for name, array in self._arrays.items()}
+        targets = rows.pop("targets")
+        weights = (rows["segments"] > 0).astype(np.float32)
+        return {"inputs": rows, "targets": targets, "weights": weights}
 
     def references(self, split: str) -> dict[str, list[str]]:
         """Returns each source sentence of a split with all its translations in it."""
@@ -133,30 +116,19 @@ class Translation:
             found.setdefault(source, []).append(target)
         return found
 
-    def _examples(self, indices: np.ndarray) -> Batch:
-        rows = {name: array[indices] for name, array in self._arrays.items()}  # ty: ignore
-        targets = rows.pop("targets")
-        weights = (rows["segments"] > 0).astype(np.float32)
-        return {"inputs": rows, "targets": targets, "weights": weights}
-
 
 def with_end(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Returns a sentence to translate in the form that models read: tokens, then an end token."""
+    """Returns the tokens of a sentence to translate, and an end token."""
     return [*tokenizer.encode(text), special_tokens(tokenizer).end]
 
 
 def encode_sources(
     encode: Callable[[str], list[int]], texts: Iterable[str], length: int, padding: int
 ) -> dict[str, np.ndarray]:
-    """Returns the model's inputs for sentences to translate.
+    """Returns the model's inputs for N sentences: source and source_segments, [N, length] int32.
 
-    Args:
-      encode: Function from a sentence to its tokens, special tokens included.
-      texts: N sentences.
-      length: Largest number of tokens, M.
-      padding: Padding token.
-    Returns:
-      Source and source_segments, [N, M] int32.
+    `encode` returns the tokens of a sentence, special tokens included.
+
     Raises:
       InvalidInput: A sentence is too long.
     """
@@ -173,7 +145,7 @@ def encode_sources(
 
 
 def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns padded rows of tokens, and 1 for tokens, 0 for padding."""
+    """Returns padded rows of tokens, and 1 for tokens and 0 for padding, [N, L] int32."""
     tokens = np.full((len(rows), length), padding, np.int32)
     segments = np.zeros((len(rows), length), np.int32)
     for index, row in enumerate(rows):
