@@ -26,7 +26,7 @@ _REFERENCE = {
         *("models.vision", "models.recurrent"),
     ),
     "Other components": (
-        *("embeddings", "pooling", "initialisation"),
+        *("linear", "pooling", "initialisation"),
         *("cache", "remat"),
     ),
     "Generation and inspection": ("generation", "inspection", "sites"),

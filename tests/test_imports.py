@@ -18,7 +18,7 @@ CONFIG = (
 )
 CORE = (
     *("linear", "cache", "norms", "initialisation", "remat"),
-    *("pooling", "embeddings", "feedforward", "positions", "attention", "blocks"),
+    *("pooling", "feedforward", "positions", "attention", "blocks"),
 )
 # Lower floors first; a module may import from its own entry and from those it names.
 ALLOWED = {
@@ -49,9 +49,8 @@ ALLOWED = {
     "initialisation": ("linear", "options"),
     "remat": ("options", "sites"),
     "pooling": ("linear",),
-    "embeddings": ("linear", "placement"),
     "feedforward": ("linear", "sites"),
-    "positions": ("embeddings", "options"),
+    "positions": ("linear", "options"),
     "attention": (*("cache", "linear", "masks", "options", "positions", "shapes", "sites"),),
     "blocks": ("cache", "linear", "masks", "positions", "sites"),
     "variants": (*CORE, "masks", "options", "placement", "shapes", "sites"),

@@ -10,9 +10,8 @@ import pytest
 
 from transformer_jax import sinusoidal_positions
 from transformer_jax.blocks import Context, PostNorm, PreNorm
-from transformer_jax.embeddings import TokenEmbedding, lookup
 from transformer_jax.feedforward import ACTIVATIONS, FeedForward
-from transformer_jax.linear import Linear, linear
+from transformer_jax.linear import Linear, TokenEmbedding, linear, lookup
 from transformer_jax.models import EncoderDecoder
 from transformer_jax.norms import NORMS, layer_norm, rms_norm
 from transformer_jax.options import entry_of

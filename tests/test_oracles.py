@@ -12,8 +12,8 @@ from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_
 from transformer_jax.attention import AttentionCall, attention_weights
 from transformer_jax.blocks import Context
 from transformer_jax.cache import CacheSlot
-from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.feedforward import ACTIVATIONS
+from transformer_jax.linear import TokenEmbedding
 from transformer_jax.masks import Causal, Mask, Places
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import layer_norm, rms_norm

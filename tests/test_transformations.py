@@ -9,9 +9,8 @@ import pytest
 
 from transformer_jax import MultiHeadAttention, causal_mask
 from transformer_jax.blocks import Context, PreNorm
-from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.feedforward import FeedForward
-from transformer_jax.linear import Linear
+from transformer_jax.linear import Linear, TokenEmbedding
 from transformer_jax.norms import NORMS, LayerNorm
 from transformer_jax.options import entry_of
 

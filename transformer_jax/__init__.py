@@ -5,7 +5,7 @@ a trained model. docs/architecture.md explains the parts and the twelve words of
 
   shapes, masks*         dimension letters; masks as arrays and as rules
   attention*, blocks*    multi-head attention; pre-norm and post-norm blocks
-  positions, norms, feedforward, linear, embeddings, pooling, initialisation
+  positions, norms, feedforward, linear, pooling, initialisation
                          the other components; cache: keys, values and states for generation
   models/                stack*: blocks from options; decoder*, encoder, encoder_decoder, vision
   variants/              less common components, imported when chosen

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.embeddings import lookup
+from transformer_jax.linear import lookup
 from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare
 
 

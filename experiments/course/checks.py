@@ -18,9 +18,9 @@ from transformer_jax import (
     sinusoidal_positions,
 )
 from transformer_jax.attention import attention_weights, masked_softmax
-from transformer_jax.embeddings import lookup
 from transformer_jax.feedforward import FeedForward
 from transformer_jax.generation import feed_back
+from transformer_jax.linear import lookup
 from transformer_jax.norms import LayerNorm
 from transformer_jax.training.objectives import cross_entropy
 

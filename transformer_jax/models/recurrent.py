@@ -10,8 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.cache import keep_state, kept_state, uses_cache
-from transformer_jax.embeddings import TokenEmbedding
-from transformer_jax.linear import Linear, logits_layer
+from transformer_jax.linear import Linear, TokenEmbedding, logits_layer
 from transformer_jax.options import Count, Natural, Switch, Variant
 from transformer_jax.pooling import Pooling, pooling_of
 from transformer_jax.shapes import check_tokens

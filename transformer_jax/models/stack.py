@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, errors
 
-from transformer_jax.attention import AttentionVariant, MultiHeadAttention, SoftmaxAttention
+from transformer_jax.attention import AttentionVariant, MultiHeadAttention
 from transformer_jax.blocks import Block, Carry, Context, ModuleFactory
 from transformer_jax.cache import advance_cache, nan_on_overflow
-from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.feedforward import no_feed_forward
 from transformer_jax.initialisation import Initializers, Standard
-from transformer_jax.linear import Initializer, Linear, logits_layer
+from transformer_jax.linear import Initializer, Linear, TokenEmbedding, logits_layer
 from transformer_jax.masks import Full, Mask, Places, Unmasked, self_attention_rule
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import NoNorm
@@ -221,11 +220,8 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
     )
 
 
-def _attention_variant(options: ModelOptions) -> ModuleFactory | None:
-    """Returns a replacement of scaled_dot_product_attention, or None in the common case."""
+def _attention_variant(options: ModelOptions) -> ModuleFactory:
     chosen = variant(options, "attention")
-    if chosen is SoftmaxAttention and own_options(options, "attention").get("soft_cap") is None:
-        return None
     kind = getattr(chosen, "func", chosen)
     if not (isinstance(kind, type) and issubclass(kind, AttentionVariant)):
         raise ValueError(f"attention: expected an AttentionVariant, got {kind!r}")
@@ -351,8 +347,8 @@ class Stack(nn.Module):
             hidden = self._run(specs, hidden, contexts, policy)
         except (errors.ConcretizationTypeError, errors.TracerIntegerConversionError) as error:
             raise ValueError(
-                "scan_layers, remat: a block branches in Python on its number, say, which they "
-                "trace; expected jnp.where and the like, or neither option"
+                "scan_layers, remat: a block branches in Python on a traced value, for example its "
+                "number; use jnp.where, or neither option"
             ) from error
         if _wiring(options).final_norm:
             hidden = norm_factory(options)(name="final_norm")(hidden)
