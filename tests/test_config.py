@@ -18,7 +18,16 @@ from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.tasks import TRAITS
 from transformer_jax.declarations import Option
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Count, Number, Positive, PositiveShare, SameAs, Share, Switch
+from transformer_jax.options import (
+    Count,
+    Initial,
+    Number,
+    Positive,
+    PositiveShare,
+    SameAs,
+    Share,
+    Switch,
+)
 from transformer_jax.own import names_own
 from transformer_jax.resolve import all_options, completed, option_for, stated, unread
 from transformer_jax.training.prepared import prepare
@@ -108,7 +117,7 @@ def test_an_option_that_is_not_stated_follows_the_variant():
 def test_options_of_several_variants_mean_the_same():
     """An option that stays when another variant is chosen may not become another quantity."""
     kinds = {
-        key: {(each.allowed, each.is_initial) for _, each in owners}
+        key: {(each.allowed, each.mark(Initial)) for _, each in owners}
         for key, owners in all_options().items()
     }
     several = {key: found for key, found in kinds.items() if len({words for words, _ in found}) > 1}

@@ -15,16 +15,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from transformer_jax.options import (
-    FINITE,
-    Form,
-    Initial,
-    SameAs,
-    Traced,
-    UserDefined,
-    Variant,
-    is_user_defined,
-)
+from transformer_jax.options import FINITE, Form, SameAs, Variant, is_user_defined
 
 _SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -49,42 +40,28 @@ class Option:
     def _parts(self) -> tuple[Any, tuple[Any, ...], bool]:
         return _unwrapped(self.kind)
 
-    def _mark(self, *kinds: type) -> Any:
+    def mark(self, *kinds: type) -> Any:
+        """Returns the first mark of one of these kinds, e.g. Initial or Traced, or None."""
         return next((mark for mark in self._parts[1] if isinstance(mark, kinds)), None)
 
     @property
     def variant(self) -> Variant | None:
         """Table of the entries that the value may name, or None."""
-        return self._mark(Variant)
-
-    @property
-    def may_be_user_defined(self) -> bool:
-        """Returns whether MODULE:NAME is allowed."""
-        return self._mark(Variant, UserDefined) is not None
-
-    @property
-    def is_initial(self) -> bool:
-        """Returns whether it decides only where parameters start."""
-        return self._mark(Initial) is not None
-
-    @property
-    def is_traced(self) -> bool:
-        """Returns whether runs that differ only in it share a compiled training step."""
-        return self._mark(Traced) is not None
+        return self.mark(Variant)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Allowed names, or () if they cannot be listed."""
         if self.variant is not None:
             return tuple(self.variant.entries())
-        form = self._mark(Form)
+        form = self.mark(Form)
         return _literals(self._parts[0]) or (form.names if form else ())
 
     @property
     def allowed(self) -> str:
         """Allowed values in words."""
         base, metadata, optional = self._parts
-        form = self._mark(Form)
+        form = self.mark(Form)
         if form and self.variant is None:
             words = form.words
         elif self.names:
@@ -100,7 +77,7 @@ class Option:
         """An allowed value, as written on the command line."""
         if self.default not in (None, (), "") and not isinstance(self.default, SameAs):
             return as_text(self.default)
-        if form := self._mark(Form):
+        if form := self.mark(Form):
             return form.example
         return self.names[0] if self.names else _number_within(*self._parts[:2])
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.config import OPTIONS
 from transformer_jax.errors import InvalidInput, Stop, suggest
-from transformer_jax.options import entry_of, is_user_defined
+from transformer_jax.options import UserDefined, Variant, entry_of, is_user_defined
 
 PACKAGE = Path(__file__).parent
 # What a hook may declare as its arguments, see training/hooks.py.
@@ -29,7 +29,7 @@ def names_own(key: str, value: Any) -> bool:
     """Returns whether a value of a config names user-defined code rather than a file."""
     if not is_user_defined(value) or Path(value).exists():
         return False
-    return key not in OPTIONS or OPTIONS[key].may_be_user_defined
+    return key not in OPTIONS or OPTIONS[key].mark(Variant, UserDefined) is not None
 
 
 def intervenes(hook: str) -> bool:

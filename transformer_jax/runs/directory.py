@@ -18,7 +18,7 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput, Stop, in_one_line, suggest
-from transformer_jax.own import intervenes
+from transformer_jax.own import chosen, intervenes, names_own
 from transformer_jax.resolve import stated
 from transformer_jax.runs.files import (
     DISK_ERRORS,
@@ -195,10 +195,6 @@ class RunDirectory:
         keys = self.manifest().get("stated") if self.has_begun() else None
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
 
-    def is_alone(self) -> bool:
-        """Returns whether measured times are of this run alone."""
-        return self.has_begun() and self.manifest().get("members", 1) == 1
-
     def manifest(self) -> dict:
         """Returns the content of manifest.json."""
         path = self.path / "manifest.json"
@@ -233,13 +229,15 @@ class RunDirectory:
         """Returns whether a launch wrote the manifest."""
         return self.file("manifest.json").exists()
 
-    def tokenizer(self, own: Any = None) -> Tokenizer | None:
+    def tokenizer(self, allow: Collection[str] = ()) -> Tokenizer | None:
         """Returns the run's tokenizer; None before its first launch, and without text.
 
-        `own` is the user-defined class that the config names, if any.
+        `allow` are the user-defined modules that may be imported.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
+        key, choice = "data.tokenizer", self.config().data.tokenizer
+        own = chosen({}, choice, key, allow) if names_own(key, choice) else None
         return load_tokenizer(self.file("tokenizer.json"), own)
 
     def sizes(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import config_files as configs
-from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
+from transformer_jax.config_files import fingerprint_of_own, own_modules
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
@@ -98,8 +98,7 @@ def train(
     ):
 
         def make() -> Prepared:
-            own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
-            prepared = prepare(config, directory.tokenizer(own), allow)
+            prepared = prepare(config, directory.tokenizer(own_modules(config)), allow)
             refuse_hosts_with_other_data(prepared.task, seeds_of(config).order)
             if extension is not None:
                 extension.write(directory, prepared.task.facts)
