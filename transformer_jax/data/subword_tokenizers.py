@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from transformer_jax.data.tokenizers import refuse_surrogates
+from transformer_jax.data.tokenizers import Stored, refuse_surrogates
 from transformer_jax.errors import InvalidInput
 
 
@@ -81,7 +81,7 @@ def tokenizers_library() -> Any:
     return tokenizers
 
 
-class WordTokenizer:
+class WordTokenizer(Stored):
     """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
 
     For models that start from word vectors. The first entry of the vocabulary stands for unknown
@@ -102,11 +102,6 @@ class WordTokenizer:
         counts = collections.Counter(word for text in texts for word in cls._split(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(["<unknown>", *ranked[: vocab_size - 1]])
-
-    @classmethod
-    def from_json(cls, state: dict) -> "WordTokenizer":
-        """The inverse of to_json."""
-        return cls([str(word) for word in state["words"]])
 
     def to_json(self) -> dict:
         """The vocabulary in order."""
