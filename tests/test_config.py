@@ -90,7 +90,7 @@ def test_the_page_of_options_is_what_the_declarations_say():
     ],
 )
 def test_types_say_what_they_allow(kind, words, inside, outside):
-    each = Option("key", kind, None)
+    each = Option(kind, None)
     assert each.allowed == words
     assert all(each.accepts(value) for value in inside)
     assert not any(each.accepts(value) for value in outside)

@@ -74,11 +74,6 @@ def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
     return completed(flatten(config))
 
 
-def check(config: ConfigDict) -> None:
-    """Raises InvalidInput if a config has any problem, all of them in one report."""
-    report(problems_of(flatten(config)))
-
-
 def report(problems: list[str]) -> None:
     """Raises InvalidInput if there is any problem; at most seven are spelled out."""
     if len(problems) > 7:

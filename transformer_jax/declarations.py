@@ -25,13 +25,11 @@ class Option:
     """One option.
 
     Attributes:
-      key: Full key in a config.
       kind: Type, as annotated.
       default: Value if none is stated; a SameAs if it defaults to another option's value.
       meaning: Description, with the unit.
     """
 
-    key: str
     kind: Any
     default: Any
     meaning: str = ""
@@ -203,13 +201,10 @@ def _kinds(owner: Any) -> dict[str, Any]:
     }
 
 
-def options_of_section(section: type, prefix: str) -> dict[str, Option]:
-    """Returns the options that a section of a config declares: full key -> option."""
-    meanings = _meanings(section)
-    return {
-        f"{prefix}{name}": Option(f"{prefix}{name}", kind, getattr(section, name), meanings[name])
-        for name, kind in _kinds(section).items()
-    }
+def options_of_section(section: type) -> dict[str, Option]:
+    """Returns the options that a section of a config declares: name -> option."""
+    kinds, meanings = _kinds(section), _meanings(section)
+    return {name: Option(kinds[name], getattr(section, name), meanings[name]) for name in kinds}
 
 
 def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
@@ -224,7 +219,7 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
         if parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{name}: an option needs a default")
     return {
-        name: Option(name, kind, parameters[name].default, meanings.get(name, ""))
+        name: Option(kind, parameters[name].default, meanings.get(name, ""))
         for name, kind in kinds.items()
     }
 

@@ -22,7 +22,7 @@ from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, nam
 CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 _FOLLOWED = tuple(usual.key for usual in DEFAULTS.values() if isinstance(usual, SameAs))
 _TYPES = "model.layer_types."
-_ANYTHING = Option("", Any, None)  # an option of user-defined code that is not imported
+_ANYTHING = Option(Any, None)  # an option of user-defined code that is not imported
 
 # ---------------------------------------------------------------- types of layers
 

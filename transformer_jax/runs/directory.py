@@ -36,6 +36,7 @@ from transformer_jax.runs.files import (
     refuse_foreign_files,
     refuse_version_1,
     replace,
+    rows_of,
     write_json,
 )
 from transformer_jax.runs.interruption import Interrupted
@@ -249,11 +250,7 @@ class RunDirectory:
         """Returns the rows of metrics.jsonl; incomplete lines are left out."""
         path = self.file("metrics.jsonl")
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        rows = []
-        for line in text.splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                rows.append(json.loads(line))
-        return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+        return [row for row in rows_of(text) if isinstance(row.get("step"), int)]
 
     def _text(self, name: str) -> str:
         try:

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,17 @@ def parsed_object(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InvalidInput(f"{path}: expected an object as JSON")
     return content
+
+
+def rows_of(text: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects in the lines of a JSON Lines file; torn and invalid lines are left out."""
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def write_json(folder: Path, name: str, value: Any) -> Path:

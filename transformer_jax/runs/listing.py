@@ -1,6 +1,5 @@
 """Listing of the runs below a folder, with filters; of each run only what is needed is read."""
 
-import contextlib
 import datetime
 import json
 import operator
@@ -14,7 +13,7 @@ from typing import Any
 from transformer_jax.config_files import CADENCE, flatten
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.runs.directory import parse_status
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.files import inside, rows_of
 
 _NO_RUN_INSIDE = ("checkpoints", "samples", "tensorboard", "wandb", ".git")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -124,16 +123,13 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
             with inside(run, "metrics.jsonl").open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(0, end - size))
-                lines = file.read().decode("utf-8", "replace").splitlines()
+                rows = rows_of(file.read().decode("utf-8", "replace"))
         except (OSError, InvalidInput):
             return {}
         newest: dict[str, Any] = {}
         last: dict[str, Any] = {}
-        for line in lines:
-            with contextlib.suppress(ValueError):  # torn, or cut at the beginning
-                row = json.loads(line)
-                last = row if isinstance(row, dict) else last
-                newest |= last
+        for last in rows:  # without the first if it is cut
+            newest |= last
         if size >= end or any(key.startswith("eval/") for key in newest):
             return without_test(newest) | last
         size *= 4
