@@ -85,11 +85,8 @@ def report(problems: list[str]) -> None:
 def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
     """Runs the `get_config` of a config file and applies overrides from the command line.
 
-    Args:
-      path: A Python file that defines get_config(). It is executed.
-      overrides: Full key -> text of the value.
-    Returns:
-      A checked, locked config.
+    The result is checked and locked; `overrides` are full key -> text of the value.
+
     Raises:
       InvalidInput: The file cannot be used, or any key or value is wrong.
     """
@@ -97,12 +94,9 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
 
 
 class ConfigFile:
-    """A config file that was executed once.
+    """A config file that was executed once: its path, and the module that it defines.
 
-    Attributes:
-      path: Path of the file.
-      given: Argument that named it, `--config=PATH`.
-      module: The module that it defines.
+    `given` is the argument that named it, `--config=PATH`.
     """
 
     def __init__(self, path: str) -> None:
@@ -230,7 +224,7 @@ def changed(
     Args:
       config: A config with every option.
       changes: Full key -> value.
-      texts: Full key -> text of the value, from the command line.
+      texts: Full key -> text of the value.
     Raises:
       InvalidInput: Any key or value is wrong; all problems in one report.
     """

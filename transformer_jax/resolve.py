@@ -55,13 +55,9 @@ def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
 
 
 def variant_options(key: str, choice: Any) -> dict[str, Option] | None:
-    """Returns the options of a variant by their full keys.
+    """Returns the options of a variant, e.g. rms_norm of model.norm, by their full keys.
 
-    Args:
-      key: The option that chooses it, "model.norm" for example.
-      choice: Its value.
-    Returns:
-      None for user-defined code that is not imported, whose options are unknown.
+    Those of user-defined code that is not imported are unknown: None.
     """
     if is_user_defined(choice):
         variant = find(choice)
@@ -229,12 +225,7 @@ def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
-    """Returns the message that an option does not exist, with the nearest one.
-
-    Args:
-      key: The given key.
-      flat: The config; its user-defined code has options too.
-    """
+    """Returns the message that an option does not exist in a config, with the nearest one."""
     (plain, letter), name = split_type(key), key.rpartition(".")[2]
     for chooser, choice in _chosen(of_type(flat, letter), _choosers_of(plain)):
         variant = find(choice) if is_user_defined(choice) else None

@@ -200,9 +200,8 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
 def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     """Reads a file written by tokenizer_text, or a Hugging Face tokenizer.json.
 
-    Args:
-      path: Path of the file.
-      own: User-defined class of the tokenizer, or None.
+    `own` is the user-defined class that the file may name.
+
     Raises:
       InvalidInput: The file is missing, damaged or has no known tokenizer.
     """

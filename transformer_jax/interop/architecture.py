@@ -186,9 +186,7 @@ def num_labels(settings: Settings) -> int:
 def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
     """Returns the options of our rotary positions for their settings, in old or new files.
 
-    Args:
-      settings: Their settings.
-      partial: Whether their model may rotate only a fraction of the features.
+    A `partial` rotation may leave out a fraction of the features.
     """
     rope = {
         "rope_theta": settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0)),

@@ -52,14 +52,7 @@ class InUse(InvalidInput):
 
 
 class Status(NamedTuple):
-    """Content of STATUS.
-
-    Attributes:
-      word: running, done, failed or interrupted; missing without a file.
-      when: Time of writing, ISO 8601.
-      step: Number of updates until then.
-      reason: Reason for a failure.
-    """
+    """Content of STATUS: a word (see above), the time (ISO 8601), updates so far, why it failed."""
 
     word: str = "missing"
     when: str = ""
@@ -74,12 +67,7 @@ def parse_status(text: str) -> Status:
 
 
 class RunDirectory:
-    """The files of one run.
-
-    Attributes:
-      path: Path of the directory; the other paths are inside it.
-      step: Number of updates so far, from STATUS.
-    """
+    """The files of one run in the directory `path`, after `step` updates."""
 
     def __init__(self, path: str | Path) -> None:
         """Creates no files yet."""
@@ -283,11 +271,8 @@ class RunDirectory:
     ) -> list[str]:
         """Writes config, tokenizer and manifest before the first step, and records this launch.
 
-        Args:
-          config: The resolved config.
-          tokenizer: Tokenizer of the data, if it is text.
-          data: Facts that identify the data.
-          facts: Further entries of the manifest.
+        `data` are the facts that identify the data, `facts` further entries of the manifest.
+
         Returns:
           The entries that differ from the first launch: numerics, packages, device, git, mesh.
         Raises:

@@ -219,10 +219,8 @@ def filtered(
 
     A key may be given by its last part if that is unambiguous. A run without the key does not pass.
 
-    Args:
-      rows: Facts of every run.
-      filters: See parse_filter.
-      sort: Key to sort by, `-key` for descending; by name if not given.
+    They are sorted by name, or by the key `sort`, `-key` for descending.
+
     Raises:
       InvalidInput: No run has the key, or it is ambiguous.
     """

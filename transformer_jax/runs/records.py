@@ -28,13 +28,13 @@ class StepLog:
         last_step: int,
         learning_rate: Callable,
         counted: str,
-        of_input: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        of_input: Callable[[], tuple[float, float]],
     ) -> None:
         """Starts with nothing pending.
 
         Args:
-          every: Steps between rows.
-          last_step: The final step, which is always logged.
+          every: Steps between rows; the last step is always logged.
+          last_step: The final step.
           learning_rate: Function from the number of earlier updates to the rate of the next one.
           counted: Unit of the throughput, e.g. "tokens".
           of_input: Function that returns the seconds that the last step waited for its batch, and
@@ -67,13 +67,8 @@ class StepLog:
     ) -> list[dict]:
         """Adds steps and returns the rows that became due.
 
-        Args:
-          first: Number of the first of these steps, from 1.
-          losses: Loss of each step, nats per target.
-          gradient_norms: Gradient norm of each step.
-          seconds: Seconds per step.
-          count: Number of units per step.
-          mfu: Model FLOPs utilisation, if known.
+        Losses (nats per target) and gradient norms are of consecutive steps from `first`, which
+        counts from 1. A step took `seconds` for `count` units; `mfu` is its FLOPs utilisation.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

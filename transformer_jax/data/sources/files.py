@@ -45,9 +45,8 @@ class OwnSource(str):
     def rows(self, what: str, *columns: int) -> Iterator[Any]:
         """Yields the function's results if they are texts or tuples of texts.
 
-        Args:
-          what: Description of a row, for messages.
-          *columns: Allowed numbers of texts in a row; 1 is a text.
+        `columns` are the allowed numbers of texts in a row, 1 a text; `what` describes a row.
+
         Raises:
           InvalidInput: A row is something else, or empty.
         """

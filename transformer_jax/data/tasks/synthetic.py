@@ -25,10 +25,7 @@ class SyntheticTask(ListedTask):
 
     Attributes:
       splits: Split -> indices of listed examples; without train for an infinite language.
-      batch_size: Examples in a training batch, B.
-      language: See Language.
       listed: Examples of all splits.
-      facts: See Task.
     """
 
     language: Language
