@@ -1,7 +1,6 @@
 """Listing of the runs below a folder, with filters; of each run only what is needed is read."""
 
 import datetime
-import json
 import operator
 import os
 import re
@@ -13,7 +12,7 @@ from typing import Any
 from transformer_jax.config_files import CADENCE, flatten
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.runs.directory import parse_status
-from transformer_jax.runs.files import inside, rows_of
+from transformer_jax.runs.files import inside, parsed_object, rows_of
 
 _NO_RUN_INSIDE = ("checkpoints", "samples", "tensorboard", "wandb", ".git")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -109,10 +108,9 @@ def _text(run: Path, name: str) -> str:
 
 def _json(run: Path, name: str) -> dict[str, Any]:
     try:
-        content = json.loads(_text(run, name) or "{}")
-    except ValueError:
+        return parsed_object(_text(run, name), run / name)
+    except InvalidInput:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _newest_metrics(run: Path) -> dict[str, Any]:

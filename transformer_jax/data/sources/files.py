@@ -99,11 +99,6 @@ def visible(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def is_table(path: Path) -> bool:
-    """Returns whether a file holds rows of columns, by its name."""
-    return path.name.removesuffix(".gz").endswith((".tsv", ".csv"))
-
-
 def lines_of(path: Path) -> Iterator[str]:
     """Yields decoded lines with their unchanged line ends, so that every byte survives.
 
