@@ -271,25 +271,22 @@ def _read_picture_folder(folder: Path) -> dict[str, Any]:
         others = _folders_in(part) - set(classes)
         if others:
             raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
-        pictures: dict[Path, np.ndarray] = {}
-        numbers = []
-        for number, name in enumerate(classes):
-            for file in sorted(visible(part / name)):
-                if file.suffix.lower() in _PICTURES:
-                    pictures[file] = _read_picture(file)
-                    numbers.append(number)
-        if not pictures:
+        found = [
+            (n, file) for n, name in enumerate(classes) for file in sorted(visible(part / name))
+        ]
+        found = [(number, file) for number, file in found if file.suffix.lower() in _PICTURES]
+        if not found:
             raise InvalidInput(f"{part}: no pictures ({', '.join(_PICTURES)}) in its folders")
-        first, shape = next((file, picture.shape) for file, picture in pictures.items())
-        for file, picture in pictures.items():
-            if picture.shape != shape:
+        pictures = [_read_picture(file) for _, file in found]
+        for (_, file), picture in zip(found, pictures, strict=True):
+            if picture.shape != pictures[0].shape:
                 raise InvalidInput(
-                    f"{file}: {picture.shape} (height, width, channels), but {first} has "
-                    f"{shape}; make them one size first"
+                    f"{file}: {picture.shape} (height, width, channels), but {found[0][1]} has "
+                    f"{pictures[0].shape}; make them one size first"
                 )
         prefix = f"{part.name}_" if len(parts) > 1 else ""
-        arrays[f"{prefix}images"] = np.stack(list(pictures.values()))
-        arrays[f"{prefix}labels"] = np.array(numbers, np.int64)
+        arrays[f"{prefix}images"] = np.stack(pictures)
+        arrays[f"{prefix}labels"] = np.array([number for number, _ in found], np.int64)
     return arrays
 
 
