@@ -65,9 +65,9 @@ def test_every_option_has_a_meaning_and_every_default_and_example_is_allowed():
     options = list(OPTIONS.values())
     options += [each for owners in all_options().values() for _, each in owners]
     for each in options:
-        assert each.meaning, each.key
-        assert isinstance(each.default, SameAs) or each.accepts(each.default), each.key
-        assert each.accepts(each.parse(each.example)), each.key
+        assert each.meaning, each
+        assert isinstance(each.default, SameAs) or each.accepts(each.default), each
+        assert each.accepts(each.parse(each.example)), each
 
 
 def test_the_page_of_options_is_what_the_declarations_say():
