@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import Doc
 
 from transformer_jax.options import FINITE, Form, SameAs, Variant, is_user_defined
 
@@ -218,10 +219,12 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
     for name in kinds:
         if parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{name}: an option needs a default")
-    return {
-        name: Option(kind, parameters[name].default, meanings.get(name, ""))
-        for name, kind in kinds.items()
-    }
+    options = {name: Option(kind, parameters[name].default) for name, kind in kinds.items()}
+    for name, option in options.items():
+        shared = option.mark(Doc)  # of a type that several variants share
+        meaning = shared.documentation if shared else meanings.get(name, "")
+        options[name] = dataclasses.replace(option, meaning=meaning)
+    return options
 
 
 def _meanings(owner: Any) -> dict[str, str]:
