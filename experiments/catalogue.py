@@ -6,6 +6,7 @@ Example:
 
 import inspect
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
@@ -84,24 +85,6 @@ layer.
 
 
 _LENGTHS = (256, 1024, 4096)
-_BY_LENGTH = ("attention", "mixer")
-
-
-class RowCost(NamedTuple):
-    """Returns the cost of a variant in a decoder, relative to the default's.
-
-    Attributes:
-      parameters: Parameters of the whole model, relative to the default's.
-      operations: Operations of the loss and its gradient, likewise.
-      laws: Number of laws that hold, and of all laws.
-      by_length: Operations at each of _LENGTHS tokens, likewise; for attention and
-        mixers.
-    """
-
-    parameters: float
-    operations: float
-    laws: tuple[int, int]
-    by_length: tuple[float, ...] = ()
 
 
 def main(argv: list[str]) -> None:
@@ -111,17 +94,19 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     use_compilation_cache()
     out = file_to_write(arguments.out, "--out")
-    out.write_text(page(measure_all()), encoding="utf-8")
+    parts = [_HEAD]
+    for key, (title, what) in _TITLES.items():
+        parts.append(f"\n## {title}\n\n{what} `{key}`\n")
+        parts += [
+            entry(key, name, row, _cost_of(key, name)) for name, row in entries_of(key).items()
+        ]
+    parts += [metrics(), hooks(), sites()]
+    out.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     print(f"wrote {out}")
 
 
 class Entry(NamedTuple):
-    """A variant as the page describes it.
-
-    Attributes:
-      says: Docstring of the variant.
-      options: Full key -> option.
-    """
+    """A variant: its docstring, and its options by full key."""
 
     says: str
     options: dict[str, Option]
@@ -129,8 +114,7 @@ class Entry(NamedTuple):
 
 def entries_of(key: str) -> dict[str, Entry]:
     """Returns the variants that an option chooses from, by name, in the order of their table."""
-    owners = all_options()
-    option = OPTIONS[key] if key in OPTIONS else owners[key][0][1]
+    option = OPTIONS[key] if key in OPTIONS else all_options()[key][0][1]
     assert option.variant is not None
     table, section = option.variant.entries(), VARIANT_SECTIONS.get(key)
     return {
@@ -142,23 +126,8 @@ def entries_of(key: str) -> dict[str, Entry]:
     }
 
 
-def page(costs: dict[tuple[str, str], RowCost]) -> str:
-    """Returns the page as Markdown.
-
-    Args:
-      costs: (key, name) -> cost, if known.
-    """
-    parts = [_HEAD]
-    for key, (title, what) in _TITLES.items():
-        parts.append(f"\n## {title}\n\n{what} `{key}`\n")
-        for name, row in entries_of(key).items():
-            parts.append(entry(key, name, row, costs.get((key, name))))
-    parts += [metrics(), hooks(), sites()]
-    return "\n".join(parts).rstrip() + "\n"
-
-
-def entry(key: str, name: str, row: Entry, cost: RowCost | None) -> str:
-    """Returns the section of one variant."""
+def entry(key: str, name: str, row: Entry, cost: Sequence[str] | None = None) -> str:
+    """Returns the section of one variant, with further lines about its cost."""
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
     lines = [f"### `{name}`\n", described, ""]
     for option_key, option in row.options.items():
@@ -166,16 +135,7 @@ def entry(key: str, name: str, row: Entry, cost: RowCost | None) -> str:
             f"- `{option_key}` = {option.default!r} ({option.allowed}): "
             f"{option.meaning.rstrip('.')}"
         )
-    if cost is not None:
-        num_kept, of = cost.laws
-        lines.append(
-            f"- {cost.parameters:.3f} times the parameters, {cost.operations:.3f} times the "
-            f"operations; {num_kept} of {of} laws kept"
-        )
-        if cost.by_length:
-            lengths = ", ".join(f"{times:.3f}" for times in cost.by_length)
-            lines.append(f"- at {', '.join(f'{n:,}' for n in _LENGTHS)} tokens: {lengths} times")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(cost or ())]) + "\n"
 
 
 def metrics() -> str:
@@ -203,32 +163,33 @@ def sites() -> str:
     return "\n".join([_SITES, "| site | what it holds |", "|---|---|", *rows])
 
 
-def measure_all() -> dict[tuple[str, str], RowCost]:
-    """Measures every variant of a decoder."""
-    base = _size_of({})
-    costs = {}
-    for key in _TITLES:
-        family = key.removeprefix("model.")
-        if not key.startswith("model.") or key not in OPTIONS:
-            continue
-        for name in entries_of(key):
-            if name == "sinusoidal_2d":  # it needs rows and columns, which text has not
-                continue
-            print(f"{key}={name}", flush=True)
-            fields: dict[str, Any] = {family: name}
-            parameters, operations = _size_of(fields)
-            fields |= {"mask": "window"} if name == "local" else {}
-            by_length = tuple(
-                _size_of(fields, length)[1] / _size_of({}, length)[1]
-                for length in (_LENGTHS if family in _BY_LENGTH else ())
-            )
-            costs[key, name] = RowCost(
-                parameters / base[0], operations / base[1], _laws_kept({family: name}), by_length
-            )
-    return costs
+def _cost_of(key: str, name: str) -> list[str]:
+    """Measures a variant of a decoder, relative to the default; returns lines about its cost."""
+    # sinusoidal_2d needs rows and columns, which text does not have.
+    if not key.startswith("model.") or key not in OPTIONS or name == "sinusoidal_2d":
+        return []
+    print(f"{key}={name}", flush=True)
+    family = key.removeprefix("model.")
+    fields: dict[str, Any] = {family: name}
+    parameters, operations = _times_the_default(fields)
+    lines = [
+        f"- {parameters:.3f} times the parameters, {operations:.3f} times the operations; "
+        f"{_laws_kept(fields)} laws kept"
+    ]
+    if family in ("attention", "mixer"):
+        fields |= {"mask": "window"} if name == "local" else {}
+        times = ", ".join(f"{_times_the_default(fields, n)[1]:.3f}" for n in _LENGTHS)
+        lines.append(f"- at {', '.join(f'{n:,}' for n in _LENGTHS)} tokens: {times} times")
+    return lines
 
 
-def _size_of(fields: dict[str, Any], length: int = 64) -> tuple[float, float]:
+def _times_the_default(fields: dict[str, Any], length: int = 64) -> tuple[float, float]:
+    (parameters, operations), base = _size_of(fields, length), _size_of({}, length)
+    return parameters / base[0], operations / base[1]
+
+
+def _size_of(fields: dict[str, Any], length: int) -> tuple[float, float]:
+    """Returns the parameters of a decoder, and the operations of its loss and its gradient."""
     import jax
     import jax.numpy as jnp
 
@@ -252,7 +213,7 @@ def _size_of(fields: dict[str, Any], length: int = 64) -> tuple[float, float]:
     return sum(leaf.size for leaf in jax.tree.leaves(params)), operations
 
 
-def _laws_kept(fields: dict[str, Any]) -> tuple[int, int]:
+def _laws_kept(fields: dict[str, Any]) -> str:
     from transformer_jax.laws import LAWS, Subject, small_decoder
 
     subject = Subject(small_decoder(**fields))
@@ -264,7 +225,7 @@ def _laws_kept(fields: dict[str, Any]) -> tuple[int, int]:
             print(f"  {name}: {error}")
         else:
             num_kept += 1
-    return num_kept, len(LAWS)
+    return f"{num_kept} of {len(LAWS)}"
 
 
 if __name__ == "__main__":

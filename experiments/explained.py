@@ -4,7 +4,7 @@ from typing import Any
 
 from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.declarations import Option, as_text
-from transformer_jax.options import SameAs
+from transformer_jax.options import SameAs, Traced
 from transformer_jax.resolve import all_options
 
 _HEAD = """# Options
@@ -80,7 +80,7 @@ def _sentence(option: Option, owners: str) -> str:
 
 def _meaning(option: Option, owners: str) -> str:
     meaning = option.meaning[:1].upper() + option.meaning[1:]
-    meaning += " Traced." * option.is_traced
+    meaning += " Traced." if option.mark(Traced) else ""
     return f"({owners}) {meaning}" if owners else meaning
 
 

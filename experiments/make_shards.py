@@ -45,8 +45,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     refuse_used_folder(Path(arguments.out))
     rules = {
         "vocab_size": OPTIONS["data.vocab_size"],
-        "train_share": Option("train_share", PositiveShare, 1.0),
-        "shard_tokens": Option("shard_tokens", Count, 1),
+        "train_share": Option(PositiveShare, 1.0),
+        "shard_tokens": Option(Count, 1),
     }
     for name, rule in rules.items():
         value = getattr(arguments, name)

@@ -18,7 +18,16 @@ from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.tasks import TRAITS
 from transformer_jax.declarations import Option
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Count, Number, Positive, PositiveShare, SameAs, Share, Switch
+from transformer_jax.options import (
+    Count,
+    Initial,
+    Number,
+    Positive,
+    PositiveShare,
+    SameAs,
+    Share,
+    Switch,
+)
 from transformer_jax.own import names_own
 from transformer_jax.resolve import all_options, completed, option_for, stated, unread
 from transformer_jax.training.prepared import prepare
@@ -56,9 +65,9 @@ def test_every_option_has_a_meaning_and_every_default_and_example_is_allowed():
     options = list(OPTIONS.values())
     options += [each for owners in all_options().values() for _, each in owners]
     for each in options:
-        assert each.meaning, each.key
-        assert isinstance(each.default, SameAs) or each.accepts(each.default), each.key
-        assert each.accepts(each.parse(each.example)), each.key
+        assert each.meaning, each
+        assert isinstance(each.default, SameAs) or each.accepts(each.default), each
+        assert each.accepts(each.parse(each.example)), each
 
 
 def test_the_page_of_options_is_what_the_declarations_say():
@@ -81,7 +90,7 @@ def test_the_page_of_options_is_what_the_declarations_say():
     ],
 )
 def test_types_say_what_they_allow(kind, words, inside, outside):
-    each = Option("key", kind, None)
+    each = Option(kind, None)
     assert each.allowed == words
     assert all(each.accepts(value) for value in inside)
     assert not any(each.accepts(value) for value in outside)
@@ -108,7 +117,7 @@ def test_an_option_that_is_not_stated_follows_the_variant():
 def test_options_of_several_variants_mean_the_same():
     """An option that stays when another variant is chosen may not become another quantity."""
     kinds = {
-        key: {(each.allowed, each.is_initial) for _, each in owners}
+        key: {(each.allowed, each.mark(Initial)) for _, each in owners}
         for key, owners in all_options().items()
     }
     several = {key: found for key, found in kinds.items() if len({words for words, _ in found}) > 1}

@@ -364,9 +364,9 @@ SECTIONS: dict[str, type] = {
 
 # The options that every config has, by their full keys; those of variants come with the variant.
 OPTIONS: dict[str, Option] = {
-    key: option
+    f"{prefix}{name}": option
     for prefix, section in SECTIONS.items()
-    for key, option in options_of_section(section, prefix).items()
+    for name, option in options_of_section(section).items()
 }
 DEFAULTS: dict[str, Any] = {key: option.default for key, option in OPTIONS.items()}
 

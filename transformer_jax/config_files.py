@@ -14,24 +14,16 @@ from ml_collections.config_dict import RequiredValueError
 from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.options import SameAs
-from transformer_jax.own import (
-    chosen,
-    frames_in,
-    hashes_of,
-    importable_from,
-    intervenes,
-    names_own,
-    refuse_module,
-)
+from transformer_jax.own import frames_in, hashes_of, importable_from, intervenes, refuse_module
 from transformer_jax.resolve import (
     CHOICES,
     completed,
     import_own,
     option_for,
     own_choices_of,
-    plain_key,
     problems_of,
     refused_value,
+    split_type,
     unknown_key,
     variant_options,
 )
@@ -50,6 +42,9 @@ CADENCE = (
     *("evaluation.every", "evaluation.batch_size", "evaluation.metrics", "evaluation.target"),
     *("logging.", "checkpoint.", "sample."),
 )
+
+# Options that name code which sees training and does not change it, unless a hook intervenes.
+WATCHING = ("evaluation.metrics", "hooks.functions")
 
 # These change the order of sums, so a run may be resumed with others and is told that.
 PLACEMENT = ("mesh.",)
@@ -79,11 +74,6 @@ def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
     return completed(flatten(config))
 
 
-def check(config: ConfigDict) -> None:
-    """Raises InvalidInput if a config has any problem, all of them in one report."""
-    report(problems_of(flatten(config)))
-
-
 def report(problems: list[str]) -> None:
     """Raises InvalidInput if there is any problem; at most seven are spelled out."""
     if len(problems) > 7:
@@ -95,11 +85,8 @@ def report(problems: list[str]) -> None:
 def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
     """Runs the `get_config` of a config file and applies overrides from the command line.
 
-    Args:
-      path: A Python file that defines get_config(). It is executed.
-      overrides: Full key -> text of the value.
-    Returns:
-      A checked, locked config.
+    The result is checked and locked; `overrides` are full key -> text of the value.
+
     Raises:
       InvalidInput: The file cannot be used, or any key or value is wrong.
     """
@@ -107,12 +94,9 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
 
 
 class ConfigFile:
-    """A config file that was executed once.
+    """A config file that was executed once: its path, and the module that it defines.
 
-    Attributes:
-      path: Path of the file.
-      given: Argument that named it, `--config=PATH`.
-      module: The module that it defines.
+    `given` is the argument that named it, `--config=PATH`.
     """
 
     def __init__(self, path: str) -> None:
@@ -240,14 +224,14 @@ def changed(
     Args:
       config: A config with every option.
       changes: Full key -> value.
-      texts: Full key -> text of the value, from the command line.
+      texts: Full key -> text of the value.
     Raises:
       InvalidInput: Any key or value is wrong; all problems in one report.
     """
     config, texts = copy.deepcopy(config), texts or {}
     all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
     # A variant is chosen before its options are looked up in it.
-    for key in sorted(all_changes, key=lambda key: plain_key(key) not in CHOICES):
+    for key in sorted(all_changes, key=lambda key: split_type(key)[0] not in CHOICES):
         value, option = all_changes[key], option_for(key, flat)
         if option is None:
             problems.append(unknown_key(key, flat))
@@ -353,21 +337,16 @@ def options_of(config: ConfigDict, key: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- user-defined code
 
 
-def own_choices(config: ConfigDict) -> dict[str, str]:
-    """Returns key -> MODULE:NAME of the user-defined code that affects training.
+def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
+    """Returns MODULE:NAME -> sha256 of its files, for user-defined code that affects training.
 
     Includes hooks that intervene or are not imported; excludes metrics.
     """
-    choices = dict(own_choices_of(flatten(config)))
-    looking = ("evaluation.metrics", "hooks.functions")
-    found = {key: choice for key, choice in choices.items() if key not in looking}
-    hooks = filter(intervenes, config.hooks.functions)
-    return found | {f"hooks.functions: {hook}": hook for hook in hooks}
-
-
-def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
-    """Returns MODULE:NAME -> sha256 of its files, for user-defined code that affects training."""
-    return hashes_of(own_choices(config).values())
+    return hashes_of([
+        choice
+        for key, choice in own_choices_of(flatten(config))
+        if key not in WATCHING or (key == "hooks.functions" and intervenes(choice))
+    ])  # fmt: skip
 
 
 def own_modules(config: ConfigDict) -> set[str]:
@@ -379,12 +358,6 @@ def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
     """Raises InvalidInput if a stored config names a module that is not allowed."""
     for key, choice in own_choices_of(flatten(config)):
         refuse_module(key, choice, allow)
-
-
-def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
-    """Returns the user-defined tokenizer class of a config, or None if it has one of ours."""
-    key, value = "data.tokenizer", config.data.tokenizer
-    return chosen({}, value, key, allow) if names_own(key, value) else None
 
 
 def differences(

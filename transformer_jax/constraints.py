@@ -32,12 +32,7 @@ def problems_between(flat: Flat) -> Iterator[str]:
 
 
 def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
-    """Yields remarks on a valid config for the user, one line each.
-
-    Args:
-      flat: The config.
-      letters: Letters of the layer types that it defines.
-    """
+    """Yields remarks on a valid config and its layer types, one line each."""
     pattern = flat["model.layers"]
     depth = None if flat.get("model.variant") else flat["model.depth"]
     used = set(pattern[:depth])

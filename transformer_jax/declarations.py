@@ -14,17 +14,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import Doc
 
-from transformer_jax.options import (
-    FINITE,
-    Form,
-    Initial,
-    SameAs,
-    Traced,
-    UserDefined,
-    Variant,
-    is_user_defined,
-)
+from transformer_jax.options import FINITE, Form, SameAs, Variant, is_user_defined
 
 _SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -34,13 +26,11 @@ class Option:
     """One option.
 
     Attributes:
-      key: Full key in a config.
       kind: Type, as annotated.
       default: Value if none is stated; a SameAs if it defaults to another option's value.
       meaning: Description, with the unit.
     """
 
-    key: str
     kind: Any
     default: Any
     meaning: str = ""
@@ -49,42 +39,28 @@ class Option:
     def _parts(self) -> tuple[Any, tuple[Any, ...], bool]:
         return _unwrapped(self.kind)
 
-    def _mark(self, *kinds: type) -> Any:
+    def mark(self, *kinds: type) -> Any:
+        """Returns the first mark of one of these kinds, e.g. Initial or Traced, or None."""
         return next((mark for mark in self._parts[1] if isinstance(mark, kinds)), None)
 
     @property
     def variant(self) -> Variant | None:
         """Table of the entries that the value may name, or None."""
-        return self._mark(Variant)
-
-    @property
-    def may_be_user_defined(self) -> bool:
-        """Returns whether MODULE:NAME is allowed."""
-        return self._mark(Variant, UserDefined) is not None
-
-    @property
-    def is_initial(self) -> bool:
-        """Returns whether it decides only where parameters start."""
-        return self._mark(Initial) is not None
-
-    @property
-    def is_traced(self) -> bool:
-        """Returns whether runs that differ only in it share a compiled training step."""
-        return self._mark(Traced) is not None
+        return self.mark(Variant)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Allowed names, or () if they cannot be listed."""
         if self.variant is not None:
             return tuple(self.variant.entries())
-        form = self._mark(Form)
+        form = self.mark(Form)
         return _literals(self._parts[0]) or (form.names if form else ())
 
     @property
     def allowed(self) -> str:
         """Allowed values in words."""
         base, metadata, optional = self._parts
-        form = self._mark(Form)
+        form = self.mark(Form)
         if form and self.variant is None:
             words = form.words
         elif self.names:
@@ -100,7 +76,7 @@ class Option:
         """An allowed value, as written on the command line."""
         if self.default not in (None, (), "") and not isinstance(self.default, SameAs):
             return as_text(self.default)
-        if form := self._mark(Form):
+        if form := self.mark(Form):
             return form.example
         return self.names[0] if self.names else _number_within(*self._parts[:2])
 
@@ -226,13 +202,10 @@ def _kinds(owner: Any) -> dict[str, Any]:
     }
 
 
-def options_of_section(section: type, prefix: str) -> dict[str, Option]:
-    """Returns the options that a section of a config declares: full key -> option."""
-    meanings = _meanings(section)
-    return {
-        f"{prefix}{name}": Option(f"{prefix}{name}", kind, getattr(section, name), meanings[name])
-        for name, kind in _kinds(section).items()
-    }
+def options_of_section(section: type) -> dict[str, Option]:
+    """Returns the options that a section of a config declares: name -> option."""
+    kinds, meanings = _kinds(section), _meanings(section)
+    return {name: Option(kinds[name], getattr(section, name), meanings[name]) for name in kinds}
 
 
 def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
@@ -246,10 +219,12 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
     for name in kinds:
         if parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{name}: an option needs a default")
-    return {
-        name: Option(name, kind, parameters[name].default, meanings.get(name, ""))
-        for name, kind in kinds.items()
-    }
+    options = {name: Option(kind, parameters[name].default) for name, kind in kinds.items()}
+    for name, option in options.items():
+        shared = option.mark(Doc)  # of a type that several variants share
+        meaning = shared.documentation if shared else meanings.get(name, "")
+        options[name] = dataclasses.replace(option, meaning=meaning)
+    return options
 
 
 def _meanings(owner: Any) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.config import OPTIONS
 from transformer_jax.errors import InvalidInput, Stop, suggest
-from transformer_jax.options import entry_of, is_user_defined
+from transformer_jax.options import UserDefined, Variant, entry_of, is_user_defined
 
 PACKAGE = Path(__file__).parent
 # What a hook may declare as its arguments, see training/hooks.py.
@@ -29,7 +29,7 @@ def names_own(key: str, value: Any) -> bool:
     """Returns whether a value of a config names user-defined code rather than a file."""
     if not is_user_defined(value) or Path(value).exists():
         return False
-    return key not in OPTIONS or OPTIONS[key].may_be_user_defined
+    return key not in OPTIONS or OPTIONS[key].mark(Variant, UserDefined) is not None
 
 
 def intervenes(hook: str) -> bool:
@@ -47,9 +47,8 @@ def find(choice: str) -> Any:
 def load(choice: str, key: str) -> Any:
     """Imports MODULE:NAME.
 
-    Args:
-      choice: MODULE:NAME, in the current folder or on Python's path.
-      key: The option that names it, for messages.
+    The module is in the current folder or on Python's path; `key` is the option that names it.
+
     Raises:
       InvalidInput: There is no such file, it raises an error, or does not define the name.
     """
@@ -99,13 +98,7 @@ def frames_in(error: BaseException, *files: Path | None) -> list[traceback.Frame
 
 
 def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -> None:
-    """Raises LookupError if a metric or hook has a required argument that is not passed.
-
-    Args:
-      function: The metric or hook.
-      kind: Its kind, for the message.
-      arguments: Names that can be passed.
-    """
+    """Raises LookupError if a function of this kind requires an argument that is not passed."""
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in arguments and parameter.default is parameter.empty:
             raise LookupError(
@@ -117,11 +110,8 @@ def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -
 def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:
     """Returns the variant that a config chooses: an entry of a table, or user-defined code.
 
-    Args:
-      table: Name -> class or function, or its place "module:NAME".
-      choice: A name in it, or MODULE:NAME.
-      key: The option that chooses it.
-      allow: Modules that may be imported.
+    `key` is the option that chooses it; only the modules `allow` may be imported.
+
     Raises:
       InvalidInput: The module is not allowed, does not exist, or has no such name.
       ValueError: The table has no such name.
@@ -146,11 +136,7 @@ def refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def faults_of(*choices: str) -> Generator[None]:
-    """Re-raises errors in user-defined code as InvalidInput with the line number.
-
-    Args:
-      *choices: The called code, KEY=MODULE:NAME.
-    """
+    """Re-raises errors in called code, KEY=MODULE:NAME, as InvalidInput with the line number."""
     try:
         yield
     except (Stop, AssertionError):  # a law that was broken has its own message

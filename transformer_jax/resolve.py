@@ -22,49 +22,42 @@ from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, nam
 CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 _FOLLOWED = tuple(usual.key for usual in DEFAULTS.values() if isinstance(usual, SameAs))
 _TYPES = "model.layer_types."
-_ANYTHING = Option("", Any, None)  # an option of user-defined code that is not imported
+_ANYTHING = Option(Any, None)  # an option of user-defined code that is not imported
 
 # ---------------------------------------------------------------- types of layers
 
 
-def letter_of(key: str) -> str | None:
-    """Returns the letter of the layer type that a key belongs to, or None."""
-    letter, dot, _ = key.removeprefix(_TYPES).partition(".")
-    return letter if key.startswith(_TYPES) and dot and len(letter) == 1 else None
+def split_type(key: str) -> tuple[str, str | None]:
+    """Splits `model.layer_types.L.mask` into the option `model.mask` and the letter of the type.
 
-
-def plain_key(key: str) -> str:
-    """Returns the model option that a key of a layer type stands for.
-
-    Any other key is returned unchanged, also one that no type may have.
+    Any other key has no letter; an option that no type may have keeps its key.
     """
-    rest = key.removeprefix(f"{_TYPES}{letter_of(key)}.")
-    may_be = letter_of(key) is not None and rest.partition(".")[0] in LAYER_FIELDS
-    return f"model.{rest}" if may_be else key
+    letter, dot, rest = key.removeprefix(_TYPES).partition(".")
+    if not key.startswith(_TYPES) or not dot or len(letter) != 1:
+        return key, None
+    return (f"model.{rest}" if rest.partition(".")[0] in LAYER_FIELDS else key), letter
 
 
 def letters_of(flat: Mapping[str, Any]) -> list[str]:
     """Returns the letters of the layer types in a flat config."""
-    return sorted({letter for key in flat if (letter := letter_of(key))})
+    return sorted({letter for key in flat if (letter := split_type(key)[1])})
 
 
 def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
     """Returns the flat config of a model whose blocks all have one layer type."""
-    own = {plain_key(key): value for key, value in flat.items() if letter_of(key) == letter}
-    return dict(flat) if letter is None else {**flat, **own}
+    if letter is None:
+        return dict(flat)
+    plain = {key: split_type(key) for key in flat}
+    return {**flat, **{plain[key][0]: v for key, v in flat.items() if plain[key][1] == letter}}
 
 
 # ---------------------------------------------------------------- options of variants
 
 
 def variant_options(key: str, choice: Any) -> dict[str, Option] | None:
-    """Returns the options of a variant by their full keys.
+    """Returns the options of a variant, e.g. rms_norm of model.norm, by their full keys.
 
-    Args:
-      key: The option that chooses it, "model.norm" for example.
-      choice: Its value.
-    Returns:
-      None for user-defined code that is not imported, whose options are unknown.
+    Those of user-defined code that is not imported are unknown: None.
     """
     if is_user_defined(choice):
         variant = find(choice)
@@ -115,7 +108,7 @@ def all_options() -> dict[str, list[tuple[str, Option]]]:
 
 def option_for(key: str, flat: Mapping[str, Any]) -> Option | None:
     """Returns the option of a key, even if no chosen variant reads it, or None if unknown."""
-    plain, letter = plain_key(key), letter_of(key)
+    plain, letter = split_type(key)
     if letter is not None and plain == key:
         return None
     if plain in OPTIONS:
@@ -143,7 +136,7 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
     Returns:
       "" if it is read, by the model or by a layer type.
     """
-    plain, letter = plain_key(key), letter_of(key)
+    plain, letter = split_type(key)
     choosers = _choosers_of(plain)
     if plain in OPTIONS or not choosers:
         return ""
@@ -227,19 +220,14 @@ def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
         (key, one)
         for key, value in flat.items()
         for one in (value if isinstance(value, tuple) else (value,))
-        if names_own(plain_key(key), one)
+        if names_own(split_type(key)[0], one)
     ]
 
 
 def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
-    """Returns the message that an option does not exist, with the nearest one.
-
-    Args:
-      key: The given key.
-      flat: The config; its user-defined code has options too.
-    """
-    letter, name = letter_of(key), key.rpartition(".")[2]
-    for chooser, choice in _chosen(of_type(flat, letter), _choosers_of(plain_key(key))):
+    """Returns the message that an option does not exist in a config, with the nearest one."""
+    (plain, letter), name = split_type(key), key.rpartition(".")[2]
+    for chooser, choice in _chosen(of_type(flat, letter), _choosers_of(plain)):
         variant = find(choice) if is_user_defined(choice) else None
         if variant is None:
             continue
@@ -255,7 +243,7 @@ def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
     if letter is None:
         return f"{key}: no such option{suggest(key, names)}"
     typed = [name.replace("model.", f"{_TYPES}{letter}.", 1) for name in names]
-    near = suggest(key, [name for name in typed if plain_key(name) != name])
+    near = suggest(key, [name for name in typed if split_type(name)[0] != name])
     return f"{key}: no option that a type of layer has{near}"
 
 

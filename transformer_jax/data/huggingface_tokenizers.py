@@ -1,7 +1,7 @@
 """Our tokenizers as Hugging Face tokenizers, for models that are exported."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from transformer_jax.data.special_tokens import SPECIAL_NAMES, special_tokens
@@ -29,13 +29,8 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
     Raises:
       InvalidInput: The tokenizer is user-defined.
     """
-    if not isinstance(tokenizer, tuple(_MAKERS)):
-        kind = type(tokenizer)
-        raise InvalidInput(
-            f"data.tokenizer={kind.__module__}.{kind.__name__}: transformers does not know it"
-        )
     library = tokenizers_library()
-    made = _MAKERS[type(tokenizer)](library, tokenizer)
+    made = _without_template(library, tokenizer)
     if template is None:
         return made
     names, specials = special_names(tokenizer), special_tokens(tokenizer)
@@ -68,48 +63,39 @@ def special_names(tokenizer: Tokenizer) -> dict[str, str]:
     }
 
 
-def _from_bytes(library: Any, tokenizer: ByteTokenizer) -> Any:
-    """Byte pairs without merges; ByteLevel writes bytes as characters, as GPT-2 does."""
-    alphabet = {*library.pre_tokenizers.ByteLevel.alphabet()}
-    # A printable byte is its own character; the others follow from 256 on.
-    others = iter(sorted(symbol for symbol in alphabet if ord(symbol) > 255))
-    symbols = [chr(byte) if chr(byte) in alphabet else next(others) for byte in range(256)]
-    vocabulary = {symbol: byte for byte, symbol in enumerate(symbols)}
-    made = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = library.decoders.ByteLevel()
+def _without_template(library: Any, tokenizer: Tokenizer) -> Any:
+    if isinstance(tokenizer, ByteTokenizer):
+        # Byte pairs without merges; ByteLevel writes bytes as characters, as GPT-2 does.
+        alphabet = {*library.pre_tokenizers.ByteLevel.alphabet()}
+        # A printable byte is its own character; the others follow from 256 on.
+        others = iter(sorted(symbol for symbol in alphabet if ord(symbol) > 255))
+        symbols = [chr(byte) if chr(byte) in alphabet else next(others) for byte in range(256)]
+        made = library.Tokenizer(library.models.BPE(vocab=_numbered(symbols), merges=[]))
+        by_byte = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.pre_tokenizer, made.decoder = by_byte, library.decoders.ByteLevel()
+    elif isinstance(tokenizer, CharTokenizer):
+        # Words of one character; unknown characters are refused there too.
+        symbols = tokenizer.to_json()["symbols"]
+        made = library.Tokenizer(library.models.WordLevel(_numbered(symbols), unk_token=""))
+        any_character = library.Regex(r"[\s\S]")
+        made.pre_tokenizer = library.pre_tokenizers.Split(any_character, "isolated")
+        made.decoder = library.decoders.Fuse()
+    elif isinstance(tokenizer, WordTokenizer):
+        words, unknown = _numbered(tokenizer.words), tokenizer.words[0]
+        made = library.Tokenizer(library.models.WordLevel(words, unk_token=unknown))
+        made.normalizer = library.normalizers.Lowercase()
+        # Python's \w: letters, numbers and the underscore; theirs holds marks that combine too.
+        word = library.Regex(r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]")
+        made.pre_tokenizer = library.pre_tokenizers.Split(word, "removed", invert=True)
+    elif isinstance(tokenizer, BPETokenizer | HuggingFaceTokenizer):
+        made = library.Tokenizer.from_str(json.dumps(tokenizer.to_json()["model"]))
+    else:
+        kind = type(tokenizer)
+        raise InvalidInput(
+            f"data.tokenizer={kind.__module__}.{kind.__name__}: transformers does not know it"
+        )
     return made
 
 
-def _from_characters(library: Any, tokenizer: CharTokenizer) -> Any:
-    """Words of one character; unknown characters are refused there too."""
-    symbols = tokenizer.to_json()["symbols"]
-    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
-    made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=""))
-    any_character = library.Regex(r"[\s\S]")
-    made.pre_tokenizer = library.pre_tokenizers.Split(any_character, "isolated")
-    made.decoder = library.decoders.Fuse()
-    return made
-
-
-def _from_words(library: Any, tokenizer: WordTokenizer) -> Any:
-    vocabulary = {word: number for number, word in enumerate(tokenizer.words)}
-    made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=tokenizer.words[0]))
-    made.normalizer = library.normalizers.Lowercase()
-    # Python's \w: letters, numbers and the underscore; theirs holds marks that combine too.
-    words = library.Regex(r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]")
-    made.pre_tokenizer = library.pre_tokenizers.Split(words, "removed", invert=True)
-    return made
-
-
-def _from_theirs(library: Any, tokenizer: BPETokenizer | HuggingFaceTokenizer) -> Any:
-    return library.Tokenizer.from_str(json.dumps(tokenizer.to_json()["model"]))
-
-
-_MAKERS: dict[type, Callable[[Any, Any], Any]] = {
-    ByteTokenizer: _from_bytes,
-    CharTokenizer: _from_characters,
-    WordTokenizer: _from_words,
-    BPETokenizer: _from_theirs,
-    HuggingFaceTokenizer: _from_theirs,
-}
+def _numbered(symbols: Iterable[str]) -> dict[str, int]:
+    return {symbol: number for number, symbol in enumerate(symbols)}

@@ -31,9 +31,7 @@ class NGrams:
     tokens before them; the lowest order is 1 / V. D = n1 / (n1 + 2 n2) for each order (Ney et al.
     1994), n1 and n2 being how many n-grams were counted once and twice; 1/2 if n1 is 0.
 
-    Attributes:
-      vocab_size: Tokens, V.
-      orders: Of one token, two tokens, ...
+    `orders` are of one token, two tokens, ...
     """
 
     vocab_size: int

@@ -13,13 +13,9 @@ _ROUNDS = 8  # of a Feistel network
 
 
 class Part(NamedTuple):
-    """A part of a training split with a stated share of the examples.
+    """A part of a training split with a stated share of the examples, to three digits.
 
-    Attributes:
-      name: Name of its source.
-      share: Share of the examples, to three digits.
-      begin: Its first token.
-      count: Its number of tokens.
+    `begin` is its first token, `count` the number of its tokens.
     """
 
     name: str
@@ -55,11 +51,8 @@ def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) 
     tokens are left over; the offset of the grid is drawn per epoch, so that other tokens are left
     out each time, and windows begin at other positions.
 
-    Args:
-      seed: Seed of the data order.
-      numbers: Indices of the windows, see numbers_of_step, [N] int.
-      num_places: Number of tokens in the text.
-      length: Tokens in a window.
+    `numbers` are the indices of the windows, see numbers_of_step, [N] int; the text has
+    `num_places` tokens and a window `length`.
     """
     num_windows = num_places // length - 1  # that fit wherever the grid begins
     windows, epochs = _in_epochs(seed, numbers, num_windows)
@@ -152,12 +145,8 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
     split only. A key's split depends on the key and the seed alone, not on the order of the file,
     so added examples move no other example to a different split.
 
-    Args:
-      keys: Key of each example.
-      shares: Fractions of train, validation and test, which sum to 1 and hold up to chance.
-      seed: Seed of the split.
-    Returns:
-      Split -> ascending indices.
+    `shares` of train, validation and test sum to 1 and hold up to chance. The result is
+    split -> ascending indices.
     """
     places = np.array([place_of(key, seed) for key in keys])
     edges = np.cumsum((0.0, *shares))

@@ -31,10 +31,9 @@ SPECIAL_NAMES = {
 def special_tokens(tokenizer: Tokenizer) -> Specials:
     """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
     numbers, size = {}, tokenizer.vocab_size
+    has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda *_: None
     for purpose, names in SPECIAL_NAMES.items():
-        number = None
-        if isinstance(tokenizer, HuggingFaceTokenizer):
-            number = tokenizer.number_of(*names)
+        number = has(*names)
         if number is None:
             number, size = size, size + 1
         numbers[purpose] = number

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from transformer_jax.data.tokenizers import refuse_surrogates
+from transformer_jax.data.tokenizers import Stored, refuse_surrogates
 from transformer_jax.errors import InvalidInput
 
 
@@ -19,7 +19,13 @@ class _LibraryTokenizer:
     _skips_special: ClassVar[bool]
 
     def __init__(self, model: Any) -> None:
+        """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
         self._model = model
+        model.no_padding()
+        model.no_truncation()
+        self.token_bytes = _bytes_of_tokens(model)
+        # The numbers of Hugging Face's tokenizers may have gaps.
+        self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
@@ -29,6 +35,28 @@ class _LibraryTokenizer:
     def to_json(self) -> dict:
         """The library's own format, under `model`."""
         return {"kind": self._kind, "model": json.loads(self._model.to_str())}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the tokens, [N] int32, without special tokens.
+
+        Raises:
+          InvalidInput: A character is in no token; the message names it and its offset.
+        """
+        refuse_surrogates(text)
+        try:
+            return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+        except Exception as error:  # the library raises bare Exception if no token means "unknown"
+            raise InvalidInput(f"text: {self._unknown(text)}") from error
+
+    def _unknown(self, text: str) -> str:
+        """Returns a sentence about the first character that cannot be encoded."""
+        for offset, symbol in enumerate(text):
+            try:
+                self._model.encode(symbol, add_special_tokens=False)
+            except Exception:
+                named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
+                return f"{named} is not known to this tokenizer"
+        return "a part of it is not known to this tokenizer"
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text; bytes that are not UTF-8 become the replacement character."""
@@ -40,13 +68,6 @@ class BPETokenizer(_LibraryTokenizer):
     """Byte-level byte-pair encoding (GPT-2's), trained and run by Hugging Face `tokenizers`."""
 
     _kind, _skips_special = "bpe", False
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.vocab_size = model.get_vocab_size()
-        # The byte-level alphabet writes each byte as one character.
-        lengths = [len(model.id_to_token(token)) for token in range(self.vocab_size)]
-        self.token_bytes = np.array(lengths, np.int64)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "BPETokenizer":
@@ -63,11 +84,6 @@ class BPETokenizer(_LibraryTokenizer):
         model.train_from_iterator(texts, trainer)
         return cls(model)
 
-    def encode(self, text: str) -> np.ndarray:
-        """Returns the merged tokens, [N] int32."""
-        refuse_surrogates(text)
-        return np.array(self._model.encode(text).ids, np.int32)
-
 
 def tokenizers_library() -> Any:
     """Returns the package tokenizers; raises InvalidInput if it is not installed."""
@@ -81,7 +97,7 @@ def tokenizers_library() -> Any:
     return tokenizers
 
 
-class WordTokenizer:
+class WordTokenizer(Stored):
     """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
 
     For models that start from word vectors. The first entry of the vocabulary stands for unknown
@@ -102,11 +118,6 @@ class WordTokenizer:
         counts = collections.Counter(word for text in texts for word in cls._split(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(["<unknown>", *ranked[: vocab_size - 1]])
-
-    @classmethod
-    def from_json(cls, state: dict) -> "WordTokenizer":
-        """The inverse of to_json."""
-        return cls([str(word) for word in state["words"]])
 
     def to_json(self) -> dict:
         """The vocabulary in order."""
@@ -157,41 +168,10 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
 
     _kind, _skips_special = "huggingface", True
 
-    def __init__(self, model: Any) -> None:
-        """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
-        super().__init__(model)
-        model.no_padding()
-        model.no_truncation()
-        self.token_bytes = _bytes_of_tokens(model)
-        # Their numbers may have gaps.
-        self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
-
-    def encode(self, text: str) -> np.ndarray:
-        """Returns the tokens, [N] int32, without special tokens.
-
-        Raises:
-          InvalidInput: A character is in no token; the message names it and its offset.
-        """
-        refuse_surrogates(text)
-        try:
-            return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library raises bare Exception if no token means "unknown"
-            raise InvalidInput(f"text: {self._unknown(text)}") from error
-
     def encode_whole(self, text: str) -> list[int]:
         """Returns the tokens of a text with the special tokens that its model expects."""
         self.encode(text)  # refuses what it does not know
         return self._model.encode(text).ids
-
-    def _unknown(self, text: str) -> str:
-        """Returns a sentence about the first character that cannot be encoded."""
-        for offset, symbol in enumerate(text):
-            try:
-                self._model.encode(symbol, add_special_tokens=False)
-            except Exception:
-                named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
-                return f"{named} is not known to this tokenizer"
-        return "a part of it is not known to this tokenizer"
 
     @property
     def is_byte_level(self) -> bool:

@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -48,7 +48,16 @@ class Tokenizer(Protocol):
         ...
 
 
-class ByteTokenizer:
+class Stored:
+    """A tokenizer whose JSON holds its kind and the arguments of its class."""
+
+    @classmethod
+    def from_json(cls, state: dict) -> Self:
+        """The inverse of to_json."""
+        return cls(**{name: value for name, value in state.items() if name != "kind"})
+
+
+class ByteTokenizer(Stored):
     """One token per byte of UTF-8: 256 tokens for every text."""
 
     vocab_size = 256
@@ -57,11 +66,6 @@ class ByteTokenizer:
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "ByteTokenizer":
         """Needs no training; takes the arguments of every tokenizer."""
-        return cls()
-
-    @classmethod
-    def from_json(cls, state: dict) -> "ByteTokenizer":
-        """The inverse of to_json."""
         return cls()
 
     def to_json(self) -> dict:
@@ -77,7 +81,7 @@ class ByteTokenizer:
         return bytes(int(token) for token in tokens).decode("utf-8", errors="replace")
 
 
-class CharTokenizer:
+class CharTokenizer(Stored):
     """One token per character (code point) of the training text, in sorted order."""
 
     def __init__(self, symbols: str) -> None:
@@ -91,11 +95,6 @@ class CharTokenizer:
     def train(cls, texts: Iterable[str], vocab_size: int) -> "CharTokenizer":
         """Collects all characters of the texts, whatever vocab_size is."""
         return cls("".join(sorted(set(itertools.chain.from_iterable(texts)))))
-
-    @classmethod
-    def from_json(cls, state: dict) -> "CharTokenizer":
-        """The inverse of to_json."""
-        return cls(state["symbols"])
 
     def to_json(self) -> dict:
         """The vocabulary as one string."""
@@ -201,9 +200,8 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
 def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     """Reads a file written by tokenizer_text, or a Hugging Face tokenizer.json.
 
-    Args:
-      path: Path of the file.
-      own: User-defined class of the tokenizer, or None.
+    `own` is the user-defined class that the file may name.
+
     Raises:
       InvalidInput: The file is missing, damaged or has no known tokenizer.
     """

@@ -57,6 +57,7 @@ class Architecture(NamedTuple):
       not_read: Names that our model does not use; * stands for any part.
       tied: Copy -> name of the array that it must equal.
       renames: Parts of names in their objects -> in their files.
+      sides: Their name for the encoder -> for the decoder, of what our model has once.
     """
 
     model: Any
@@ -72,10 +73,18 @@ class Architecture(NamedTuple):
     not_read: tuple[str, ...] = ()
     tied: Mapping[str, str] = {}
     renames: Mapping[str, str] = {}
+    sides: Mapping[str, str] = {}
 
     def make(self, settings: Settings) -> Any:
         """Returns our model for their settings."""
         settings = {**self.defaults, **settings}
+        for encoder_key, decoder_key in self.sides.items():
+            encoder, decoder = settings[encoder_key], settings.get(decoder_key)
+            if decoder not in (None, encoder):
+                raise InvalidInput(
+                    f"config.json: {encoder_key}={encoder} and {decoder_key}={decoder}: expected "
+                    "both sides alike"
+                )
         return self.model.of(**{**_our_fields(settings, self.names), **self.fields(settings)})
 
     def describe(self, model: Described) -> dict[str, Any]:
@@ -84,22 +93,16 @@ class Architecture(NamedTuple):
             their_name: in_effect(model, field) for field, their_name in self.names.items()
         }
         if "activation" in self.names:
-            described[self.names["activation"]] = _their_activation(model)
+            if model.activation not in _THEIR_ACTIVATIONS:
+                allowed = ", ".join(_THEIR_ACTIVATIONS)
+                raise InvalidInput(f"activation: expected one of {allowed}, got {model.activation}")
+            described[self.names["activation"]] = _THEIR_ACTIVATIONS[model.activation]
+        described |= {decoder: described[encoder] for encoder, decoder in self.sides.items()}
         return {"model_type": self.model_type, **described, **self.settings(model)}
 
     def entries(self, model: Described) -> list[Entry]:
         """Returns the layout of all arrays of a model."""
         return entries_of(self.table(model), model.depth, model.use_bias)
-
-
-def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) -> None:
-    """Raises InvalidInput if encoder and decoder differ in an option that our model has once."""
-    encoder, decoder = settings[encoder_key], settings.get(decoder_key)
-    if decoder not in (None, encoder):
-        raise InvalidInput(
-            f"config.json: {encoder_key}={encoder} and {decoder_key}={decoder}: expected both "
-            "sides alike"
-        )
 
 
 def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
@@ -146,13 +149,6 @@ def _our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
     return fields
 
 
-def _their_activation(model: Described) -> str:
-    if model.activation not in _THEIR_ACTIVATIONS:
-        allowed = ", ".join(_THEIR_ACTIVATIONS)
-        raise InvalidInput(f"activation: expected one of {allowed}, got {model.activation}")
-    return _THEIR_ACTIVATIONS[model.activation]
-
-
 def in_effect(model: Described, field: str) -> Any:
     """Returns an option of a model, or the value that None stands for."""
     value = getattr(model, field)
@@ -190,9 +186,7 @@ def num_labels(settings: Settings) -> int:
 def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
     """Returns the options of our rotary positions for their settings, in old or new files.
 
-    Args:
-      settings: Their settings.
-      partial: Whether their model may rotate only a fraction of the features.
+    A `partial` rotation may leave out a fraction of the features.
     """
     rope = {
         "rope_theta": settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0)),

@@ -2,12 +2,7 @@
 
 from typing import Any
 
-from transformer_jax.interop.architecture import (
-    Architecture,
-    Settings,
-    in_effect,
-    refuse_unlike_sides,
-)
+from transformer_jax.interop.architecture import Architecture, Settings
 from transformer_jax.interop.layouts import Table, leading_ones, rows_from, within
 from transformer_jax.models import EncoderDecoder
 from transformer_jax.models.effect import Described
@@ -28,8 +23,6 @@ _NAMES = _NAMES_OF_BOTH_SIDES | {
 
 
 def _fields(settings: Settings) -> dict[str, Any]:
-    for encoder_key in _NAMES_OF_BOTH_SIDES.values():
-        refuse_unlike_sides(settings, encoder_key, encoder_key.replace("encoder", "decoder"))
     return {
         "position": "learned",
         "embedding_norm": True,
@@ -39,13 +32,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _settings(model: Described) -> dict[str, Any]:
-    return {
-        "is_encoder_decoder": True,
-        "decoder_layers": model.depth,
-        "decoder_attention_heads": model.num_heads,
-        "decoder_ffn_dim": in_effect(model, "mlp_dim"),
-        "scale_embedding": model.scale_embeddings,
-    }
+    return {"is_encoder_decoder": True, "scale_embedding": model.scale_embeddings}
 
 
 def _side(side: str) -> Table:
@@ -93,5 +80,6 @@ ROWS = {
             "encoder.embed_tokens.weight": "shared.weight",
             "decoder.embed_tokens.weight": "shared.weight",
         },
+        sides={name: name.replace("encoder", "decoder") for name in _NAMES_OF_BOTH_SIDES.values()},
     )
 }

@@ -260,7 +260,7 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
         models.append(model.with_options(use_bias=True))
     if getattr(model, "num_types", None) == 0 and model.vocab_size is not None:
         models += [made.with_options(num_types=1) for made in models]
-    closest: dict[str, tuple] = {}
+    found: list[dict[str, tuple]] = []
     refused = None
     for made in models:
         for name in fitting:
@@ -271,10 +271,10 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
                 continue
             if not different:
                 return name, made
-            if not closest or len(different) < len(closest):
-                closest = different
-    if refused and not closest:
+            found.append(different)
+    if refused and not found:
         raise refused
+    closest = min(found, key=len)
     lines = [f"  {field}: {ours} here, {theirs} there" for field, (ours, theirs) in closest.items()]
     raise InvalidInput(
         "\n".join([f"{fitting[0]} and the like cannot compute what this model does", *lines[:6]])

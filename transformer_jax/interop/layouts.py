@@ -60,12 +60,9 @@ def interleaved_heads(num_heads: int) -> Layout:
 
 
 class Entry(NamedTuple):
-    """Paths of an array in our parameters and in their file.
+    """An array in our parameters and in their file.
 
-    Attributes:
-      our_paths: Paths of parameters; several are concatenated along the last axis.
-      their_name: Name in their state.
-      layout: Conversion between the two.
+    Several parameters of ours are concatenated along the last axis.
     """
 
     our_paths: tuple[str, ...]
@@ -91,13 +88,7 @@ def within(our_prefix: str, their_prefix: str, table: Table) -> Table:
 
 
 def entries_of(table: Table, depth: int, has_bias: bool) -> list[Entry]:
-    """Returns all arrays of a table.
-
-    Args:
-      table: See Table.
-      depth: Number of blocks.
-      has_bias: Whether affine maps and norms have a bias.
-    """
+    """Returns all arrays of a table, for affine maps and norms with or without a bias."""
     entries = []
     for our_path, theirs in table.items():
         their_name, layout = (theirs, None) if isinstance(theirs, str) else theirs

@@ -7,12 +7,7 @@ In version 1.0 the output layer is the embedding, and logits are divided by sqrt
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop.architecture import (
-    Architecture,
-    Settings,
-    entry_for,
-    refuse_unlike_sides,
-)
+from transformer_jax.interop.architecture import Architecture, Settings, entry_for
 from transformer_jax.interop.layouts import TRANSPOSED, Table, within
 from transformer_jax.models import Encoder, EncoderDecoder
 
@@ -62,7 +57,6 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _t5_fields(settings: Settings) -> dict[str, Any]:
-    refuse_unlike_sides(settings, "num_layers", "num_decoder_layers")
     # Files of transformers 5 say of every T5 that it is tied, and here which version it is.
     is_first = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
     return {
@@ -89,7 +83,6 @@ def _settings(model: Encoder | EncoderDecoder) -> dict[str, Any]:
 def _t5_settings(model: EncoderDecoder) -> dict[str, Any]:
     return {
         **_settings(model),
-        "num_decoder_layers": model.depth,
         "is_encoder_decoder": True,
         "tie_word_embeddings": model.tie_output,
     }
@@ -150,5 +143,6 @@ ROWS = {
         # Of old files: a table that cross-attention has and never reads.
         not_read=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
         tied={**_ENCODER.tied, "lm_head.weight": "shared.weight"},
+        sides={"num_layers": "num_decoder_layers"},
     ),
 }

@@ -6,6 +6,7 @@ from typing import Any
 from transformer_jax.declarations import declared_options
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import block_specs, own_options, variant
+from transformer_jax.options import Initial
 
 # Variants of attention that compute the numbers of softmax in another way, and options that say how
 # something is computed and not what.
@@ -60,5 +61,5 @@ def options_in_effect(options: ModelOptions, family: str) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if name not in how and not (name in declared and declared[name].is_initial)
+        if name not in how and not (name in declared and declared[name].mark(Initial))
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,9 @@ from transformer_jax.runs.files import inside
 
 def _is_torn(line: bytes) -> bool:
     """Returns whether a line is an incomplete row, left by a write that was killed midway."""
-    depth, in_text, is_escaped = 0, False, False
-    for character in line.decode(errors="replace"):
-        if is_escaped or character == "\\":
-            is_escaped = not is_escaped
-        elif character == '"':
-            in_text = not in_text
-        elif not in_text:
-            depth += (character == "{") - (character == "}")
-    return not line.strip() or (line.startswith(b"{") and (in_text or depth > 0))
+    rest = re.sub(r'"(?:\\.|[^"\\])*"', "", line.decode(errors="replace"))  # without whole texts
+    is_open = '"' in rest or rest.count("{") > rest.count("}")
+    return not line.strip() or (rest.startswith("{") and is_open)
 
 
 class AppendedRows:

@@ -123,25 +123,17 @@ class Checkpoints:
             barriers = Barriers()
         orbax = _checkpointer(barriers)
 
-        def together(work: Callable[[], Any]) -> None:
-            try:
-                work()
-            except Exception:
-                if barriers is not None:
-                    barriers.pass_the_rest()
-                raise
-
         def do(work: Callable[[], Any], by_all: bool = False) -> None:
             failed: Exception | None = None
             try:
-                if by_all:
-                    together(work)
-                elif is_first():
+                if by_all or is_first():
                     work()
-            except ImportError:
-                raise
             except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
                 failed = error
+                if by_all and barriers is not None:
+                    barriers.pass_the_rest()
+                if isinstance(error, ImportError):
+                    raise
             has_failed = failed is not None
             if has_failed if barriers is None else barriers.any(has_failed):
                 # If any process failed, all of them abort.

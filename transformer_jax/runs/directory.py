@@ -18,7 +18,7 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput, Stop, in_one_line, suggest
-from transformer_jax.own import intervenes
+from transformer_jax.own import chosen, intervenes, names_own
 from transformer_jax.resolve import stated
 from transformer_jax.runs.files import (
     DISK_ERRORS,
@@ -36,6 +36,7 @@ from transformer_jax.runs.files import (
     refuse_foreign_files,
     refuse_version_1,
     replace,
+    rows_of,
     write_json,
 )
 from transformer_jax.runs.interruption import Interrupted
@@ -51,14 +52,7 @@ class InUse(InvalidInput):
 
 
 class Status(NamedTuple):
-    """Content of STATUS.
-
-    Attributes:
-      word: running, done, failed or interrupted; missing without a file.
-      when: Time of writing, ISO 8601.
-      step: Number of updates until then.
-      reason: Reason for a failure.
-    """
+    """Content of STATUS: a word (see above), the time (ISO 8601), updates so far, why it failed."""
 
     word: str = "missing"
     when: str = ""
@@ -73,12 +67,7 @@ def parse_status(text: str) -> Status:
 
 
 class RunDirectory:
-    """The files of one run.
-
-    Attributes:
-      path: Path of the directory; the other paths are inside it.
-      step: Number of updates so far, from STATUS.
-    """
+    """The files of one run in the directory `path`, after `step` updates."""
 
     def __init__(self, path: str | Path) -> None:
         """Creates no files yet."""
@@ -195,10 +184,6 @@ class RunDirectory:
         keys = self.manifest().get("stated") if self.has_begun() else None
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
 
-    def is_alone(self) -> bool:
-        """Returns whether measured times are of this run alone."""
-        return self.has_begun() and self.manifest().get("members", 1) == 1
-
     def manifest(self) -> dict:
         """Returns the content of manifest.json."""
         path = self.path / "manifest.json"
@@ -233,13 +218,15 @@ class RunDirectory:
         """Returns whether a launch wrote the manifest."""
         return self.file("manifest.json").exists()
 
-    def tokenizer(self, own: Any = None) -> Tokenizer | None:
+    def tokenizer(self, allow: Collection[str] = ()) -> Tokenizer | None:
         """Returns the run's tokenizer; None before its first launch, and without text.
 
-        `own` is the user-defined class that the config names, if any.
+        `allow` are the user-defined modules that may be imported.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
+        key, choice = "data.tokenizer", self.config().data.tokenizer
+        own = chosen({}, choice, key, allow) if names_own(key, choice) else None
         return load_tokenizer(self.file("tokenizer.json"), own)
 
     def sizes(self) -> dict[str, Any]:
@@ -251,11 +238,7 @@ class RunDirectory:
         """Returns the rows of metrics.jsonl; incomplete lines are left out."""
         path = self.file("metrics.jsonl")
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        rows = []
-        for line in text.splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                rows.append(json.loads(line))
-        return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+        return [row for row in rows_of(text) if isinstance(row.get("step"), int)]
 
     def _text(self, name: str) -> str:
         try:
@@ -288,11 +271,8 @@ class RunDirectory:
     ) -> list[str]:
         """Writes config, tokenizer and manifest before the first step, and records this launch.
 
-        Args:
-          config: The resolved config.
-          tokenizer: Tokenizer of the data, if it is text.
-          data: Facts that identify the data.
-          facts: Further entries of the manifest.
+        `data` are the facts that identify the data, `facts` further entries of the manifest.
+
         Returns:
           The entries that differ from the first launch: numerics, packages, device, git, mesh.
         Raises:

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ WRITING, DAMAGED = ".writing-", "damaged-"  # prefixes of incomplete and damaged
 def inside(folder: Path, name: str) -> Path:
     """Returns the path of an entry of a folder, whether it exists or not.
 
-    Args:
-      folder: Folder of the run or the study.
-      name: Name of the entry; `samples/first.txt` is an entry of a subfolder.
+    `samples/first.txt` is an entry of a subfolder.
+
     Raises:
       InvalidInput: The name leads outside, or the entry, or a folder on its path, is a link or
         something else that is neither a file nor a folder.
@@ -80,13 +79,10 @@ def _refuse_links(path: Path) -> None:
 
 
 def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection[str]) -> None:
-    """Raises InvalidInput if a folder for a new run or study contains other files.
+    """Raises InvalidInput if a folder for a new run or study (`what`) contains other files.
 
-    Args:
-      folder: The folder, which may be missing.
-      flag: Flag that named the folder.
-      what: Kind of the new content, for the message.
-      allowed: Names that may exist, besides those that begin with a dot.
+    `flag` named the folder, which may be missing. The names `allowed`, and those that begin with a
+    dot, may exist.
     """
     try:
         names = os.listdir(folder)
@@ -146,19 +142,24 @@ def parsed_object(text: str, path: Path) -> dict[str, Any]:
     return content
 
 
+def rows_of(text: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects in the lines of a JSON Lines file; torn and invalid lines are left out."""
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
 def write_json(folder: Path, name: str, value: Any) -> Path:
     """Writes a JSON file as `replace` does."""
     return replace(folder, name, json.dumps(value, indent=1) + "\n")
 
 
 def replace(folder: Path, name: str, text: str) -> Path:
-    """Writes a file of a folder completely or not at all, and returns its path.
-
-    Args:
-      folder: Folder of the run or the study.
-      name: See inside, also for errors.
-      text: The whole content.
-    """
+    """Writes a file of a folder completely or not at all; returns its path, see `inside`."""
     path = inside(folder, name)
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)

@@ -22,11 +22,7 @@ _UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|pa
 
 
 class Garbage(NamedTuple):
-    """A file or folder that can be deleted, with the reason and the size in bytes.
-
-    Attributes:
-      run: Its run; nothing is deleted while a process trains there.
-    """
+    """A file or folder that can be deleted, with the reason, the size in bytes and its run."""
 
     path: Path
     why: str
@@ -37,10 +33,9 @@ class Garbage(NamedTuple):
 def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
     """Returns the files below a folder that can be deleted, excluding those of running runs.
 
-    Args:
-      root: Folder of runs and studies.
-      checkpoints: Whether to include those of finished cells. Their scores, curves and verdicts
-        are kept, but the cells can no longer be loaded, sampled or evaluated.
+    If `checkpoints`, also those of finished cells. Their scores, curves and verdicts are kept, but
+    the cells can no longer be loaded, sampled or evaluated.
+
     Raises:
       InvalidInput: There is no such folder.
     """

@@ -29,11 +29,7 @@ class StopSignal:
     """
 
     def __init__(self, agrees: bool = False) -> None:
-        """Takes no signal yet.
-
-        Args:
-          agrees: Whether a signal counts only once `agree` has told the other processes.
-        """
+        """If `agrees`, a signal counts only once `agree` has told the other processes."""
         self.signal: int | None = None
         self._came: int | None = None
         self._agrees = agrees

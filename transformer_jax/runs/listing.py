@@ -1,8 +1,6 @@
 """Listing of the runs below a folder, with filters; of each run only what is needed is read."""
 
-import contextlib
 import datetime
-import json
 import operator
 import os
 import re
@@ -14,7 +12,7 @@ from typing import Any
 from transformer_jax.config_files import CADENCE, flatten
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.runs.directory import parse_status
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.files import inside, parsed_object, rows_of
 
 _NO_RUN_INSIDE = ("checkpoints", "samples", "tensorboard", "wandb", ".git")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -110,10 +108,9 @@ def _text(run: Path, name: str) -> str:
 
 def _json(run: Path, name: str) -> dict[str, Any]:
     try:
-        content = json.loads(_text(run, name) or "{}")
-    except ValueError:
+        return parsed_object(_text(run, name), run / name)
+    except InvalidInput:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _newest_metrics(run: Path) -> dict[str, Any]:
@@ -124,16 +121,13 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
             with inside(run, "metrics.jsonl").open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(0, end - size))
-                lines = file.read().decode("utf-8", "replace").splitlines()
+                rows = rows_of(file.read().decode("utf-8", "replace"))
         except (OSError, InvalidInput):
             return {}
         newest: dict[str, Any] = {}
         last: dict[str, Any] = {}
-        for line in lines:
-            with contextlib.suppress(ValueError):  # torn, or cut at the beginning
-                row = json.loads(line)
-                last = row if isinstance(row, dict) else last
-                newest |= last
+        for last in rows:  # without the first if it is cut
+            newest |= last
         if size >= end or any(key.startswith("eval/") for key in newest):
             return without_test(newest) | last
         size *= 4
@@ -223,10 +217,8 @@ def filtered(
 
     A key may be given by its last part if that is unambiguous. A run without the key does not pass.
 
-    Args:
-      rows: Facts of every run.
-      filters: See parse_filter.
-      sort: Key to sort by, `-key` for descending; by name if not given.
+    They are sorted by name, or by the key `sort`, `-key` for descending.
+
     Raises:
       InvalidInput: No run has the key, or it is ambiguous.
     """

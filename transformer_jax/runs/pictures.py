@@ -35,13 +35,7 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:
-    """Draws one metric of several runs over their updates.
-
-    Args:
-      runs: Name -> rows of metrics.jsonl.
-      metric: A key of those rows.
-      path: Path of the picture, which is returned.
-    """
+    """Draws a metric of several runs, name -> rows of metrics.jsonl, over their updates."""
     curves = [
         (rows, metric, {"label": name, "marker": marker})
         for marker, (name, rows) in zip(itertools.cycle(_MARKERS), runs.items(), strict=False)
@@ -55,7 +49,7 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
 
     Args:
       maps: Path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
-      path: Path of the picture, which is returned.
+      path: Path of the picture; returned.
     """
     most = max(len(weights) for weights, _, _ in maps.values())
     size = 1.2 + 0.16 * max(max(weights.shape[1:]) for weights, _, _ in maps.values())

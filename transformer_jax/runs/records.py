@@ -1,5 +1,6 @@
 """Rows of metrics.jsonl, from the records of single steps."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -14,47 +15,40 @@ def row_of_step(rows: list[dict], step: int) -> dict:
     return rows[-1]
 
 
+@dataclasses.dataclass
 class StepLog:
     """Collects steps and returns a row after every few of them, with means since the last row.
 
     Attributes:
+      every: Steps between rows; the last step is always logged.
+      last_step: The final step.
+      learning_rate: Function from the number of earlier updates to the rate of the next one.
+      counted: Unit of the throughput, e.g. "tokens".
+      of_input: Function that returns the seconds that the last step waited for its batch, and
+        those needed to make a batch.
       pending: Loss and gradient norm of each step since the last row; part of a checkpoint, so that
         a resumed run writes the same rows.
+      rows: Rows so far.
     """
 
-    def __init__(
-        self,
-        every: int,
-        last_step: int,
-        learning_rate: Callable,
-        counted: str,
-        of_input: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
-    ) -> None:
-        """Starts with nothing pending.
-
-        Args:
-          every: Steps between rows.
-          last_step: The final step, which is always logged.
-          learning_rate: Function from the number of earlier updates to the rate of the next one.
-          counted: Unit of the throughput, e.g. "tokens".
-          of_input: Function that returns the seconds that the last step waited for its batch, and
-            those needed to make a batch.
-        """
-        self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
-        self._counted, self._of_input = counted, of_input
-        self.pending: list[tuple[float, float]] = []
-        self._rows: list[dict] = []
+    every: int
+    last_step: int
+    learning_rate: Callable
+    counted: str
+    of_input: Callable[[], tuple[float, float]]
+    pending: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    rows: list[dict] = dataclasses.field(default_factory=list)
 
     def details(self) -> list[str]:
         """Returns lines for a terminal: the loss as blocks, and values of the last row."""
-        if not self._rows:
+        if not self.rows:
             return []
-        latest = self._rows[-1]
+        latest = self.rows[-1]
         shown = [f"gradient norm {latest['train/gradient_norm']:.3g}"]
         shown += [f"learning rate {latest['train/learning_rate']:.3g}"]
-        if speed := latest.get(f"time/input_{self._counted}_per_second"):
-            shown += [f"input {speed:,.0f} {self._counted}/s"]
-        return [in_a_line([row["train/loss"] for row in self._rows]), "  ".join(shown)]
+        if speed := latest.get(f"time/input_{self.counted}_per_second"):
+            shown += [f"input {speed:,.0f} {self.counted}/s"]
+        return [in_a_line([row["train/loss"] for row in self.rows]), "  ".join(shown)]
 
     def add(
         self,
@@ -67,36 +61,31 @@ class StepLog:
     ) -> list[dict]:
         """Adds steps and returns the rows that became due.
 
-        Args:
-          first: Number of the first of these steps, from 1.
-          losses: Loss of each step, nats per target.
-          gradient_norms: Gradient norm of each step.
-          seconds: Seconds per step.
-          count: Number of units per step.
-          mfu: Model FLOPs utilisation, if known.
+        Losses (nats per target) and gradient norms are of consecutive steps from `first`, which
+        counts from 1. A step took `seconds` for `count` units; `mfu` is its FLOPs utilisation.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)
         for step, (loss, norm) in enumerate(pairs, start=first):
             self.pending.append((float(loss), float(norm)))
-            if step % self._every == 0 or step == self._last_step:
+            if step % self.every == 0 or step == self.last_step:
                 rows.append(self._row(step, seconds, count, mfu))
         return rows
 
     def _row(self, step: int, seconds: float, count: int, mfu: float | None) -> dict:
-        (loss, norm), (waited, making) = np.mean(self.pending, axis=0), self._of_input()
+        (loss, norm), (waited, making) = np.mean(self.pending, axis=0), self.of_input()
         self.pending = []
         row = {
             "step": step,
             "train/loss": float(loss),
             "train/gradient_norm": float(norm),
-            "train/learning_rate": float(np.asarray(self._learning_rate(step - 1))),
+            "train/learning_rate": float(np.asarray(self.learning_rate(step - 1))),
             "time/step_ms": round(seconds * 1e3, 3),
             "time/data_ms": round(waited * 1e3, 3),
-            f"time/{self._counted}_per_second": round(count / seconds, 1),
+            f"time/{self.counted}_per_second": round(count / seconds, 1),
             **({} if mfu is None else {"time/mfu": round(mfu, 4)}),
         }
         if making:
-            row[f"time/input_{self._counted}_per_second"] = round(count / making, 1)
-        self._rows.append(row)
+            row[f"time/input_{self.counted}_per_second"] = round(count / making, 1)
+        self.rows.append(row)
         return row

@@ -78,11 +78,7 @@ def writing_to(
 ) -> Generator[Callable[[list[dict]], None]]:
     """Yields a function that passes rows to all writers, and closes them at the end.
 
-    Args:
-      names: Names of writers.
-      workdir: Directory of the run.
-      config: Full key -> value.
-      step: Step from which the run resumes.
+    `step` is the one from which the run resumes.
     """
     with contextlib.ExitStack() as stack:
         made = (WRITERS[name][0](workdir, config, step) for name in names)

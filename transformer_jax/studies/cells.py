@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config_files import CADENCE, flatten, own_choices
+from transformer_jax.config_files import CADENCE, WATCHING, flatten
 from transformer_jax.metrics import measured_by
 from transformer_jax.own import PACKAGE, hashes_of, intervenes
-from transformer_jax.resolve import read_instead, stated
+from transformer_jax.resolve import own_choices_of, read_instead, stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.provenance import NUMERICS
@@ -59,7 +59,7 @@ def cell_hash(
     """
     flat, initial = flatten(config), dict(initial or {})
     options = options_read(flat)
-    own = {choice for key, choice in own_choices(config).items() if "hooks" not in key}
+    own = {choice for key, choice in own_choices_of(flat) if key not in WATCHING}
     parts = {
         "options": {k: v for k, v in options.items() if k.removeprefix("initial.") not in initial},
         "data": data,

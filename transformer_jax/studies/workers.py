@@ -41,7 +41,7 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
         return
     run = run or _load(cell, prepared)
     directory = RunDirectory(cell.path)
-    curve = prepared.curve(directory.metrics(), directory.is_alone())
+    curve = prepared.curve(directory.metrics(), directory.manifest().get("members", 1) == 1)
     figures: dict[str, Any] = {}
     for split in ("validation", "test"):
         scored = evaluate(score_of(run), run.params, prepared.task, split, evaluation.batch_size)

@@ -19,7 +19,7 @@ from transformer_jax.models import MODELS
 from transformer_jax.models.stack import OPTIONS, Transformer
 from transformer_jax.own import chosen, faults_of, names_own
 from transformer_jax.placement import RULES
-from transformer_jax.resolve import letter_of, letters_of, of_type, variant_options
+from transformer_jax.resolve import letters_of, of_type, variant_options
 from transformer_jax.training.objectives import OBJECTIVES, in_chunks
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, d
         if letter in flat["model.layers"]:  # if not, remarks_on tells
             start = f"model.layer_types.{letter}."
             typed = _fields(of_type(flat, letter), allow, start)
-            keys = (key.removeprefix(start) for key in flat if letter_of(key) == letter)
+            keys = (key.removeprefix(start) for key in flat if key.startswith(start))
             types[letter] = {name: typed[name] for name in {key.split(".")[0] for key in keys}}
     return types
 

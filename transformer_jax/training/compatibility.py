@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.config_files import own_choices, resolved
+from transformer_jax.config_files import flatten, resolved
 from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.models import Decoder
@@ -17,6 +17,7 @@ from transformer_jax.models.stack import block_specs, made
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.paths import begins, by_path
+from transformer_jax.resolve import own_choices_of
 from transformer_jax.training.objectives import InChunks
 
 
@@ -75,7 +76,7 @@ def _refuse_broken_laws(who: str, task: Task) -> None:
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
     """Returns KEY=MODULE:NAME of the user-defined parts of a model and its inputs."""
-    choices = own_choices(config).items()
+    choices = own_choices_of(flatten(config))
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.config_files import own_choices
 from transformer_jax.data.laws import predicts_its_inputs
 from transformer_jax.data.tasks.batch import Batch, take_rows
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
 from transformer_jax.models.stack import block_specs, mask_of
+from transformer_jax.training.compatibility import own_rows_of_model
 from transformer_jax.training.prepared import Prepared
 
 _NOISE = 0.3  # standard deviation of the parameters; with zeros a leak would not show
@@ -32,7 +32,7 @@ def refuse_what_leaks(prepared: Prepared) -> None:
       InvalidInput: A check fails; the message names the positions.
     """
     config, model = prepared.config, prepared.model
-    own = [f"{k}={v}" for k, v in own_choices(config).items() if k.startswith("model.")]
+    own = [row for row in own_rows_of_model(config) if row.startswith("model.")]
     if not own or model in _tried:
         return
     batch = _rows_of_most_kinds(prepared.task.batch(0, 0))

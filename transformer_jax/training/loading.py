@@ -9,7 +9,7 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer_jax import config_files as configs
-from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
+from transformer_jax.config_files import fingerprint_of_own, own_modules
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tasks.translation import with_end
@@ -124,7 +124,7 @@ def load_run(
         return dataclasses.replace(run, params=params, sharding=sharding)
     directory = RunDirectory(workdir)
     config, manifest = directory.config(), directory.manifest()
-    tokenizer = directory.tokenizer(own_tokenizer(config, allow))
+    tokenizer = directory.tokenizer(allow)
     if tokenizer and fingerprint(tokenizer) != manifest["data"]["tokenizer_sha256"]:
         raise InvalidInput(
             f"{directory.path}/tokenizer.json: not the tokenizer that this run was trained with"

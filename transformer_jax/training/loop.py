@@ -18,11 +18,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax import config_files as configs
-from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
+from transformer_jax.config_files import fingerprint_of_own, own_modules
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
+from transformer_jax.resolve import problems_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
@@ -77,7 +78,7 @@ def train(
       SaveFailed: The last checkpoint could not be written.
       Interrupted: The process received SIGTERM, SIGINT or SIGUSR2; the run was saved.
     """
-    configs.check(config)
+    configs.report(problems_of(configs.flatten(config)))
     refuse_what_is_not_installed(config)
     progress = (progress or Progress()) if is_first() else Silent()
     shared = RunDirectory(workdir)
@@ -98,8 +99,7 @@ def train(
     ):
 
         def make() -> Prepared:
-            own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
-            prepared = prepare(config, directory.tokenizer(own), allow)
+            prepared = prepare(config, directory.tokenizer(own_modules(config)), allow)
             refuse_hosts_with_other_data(prepared.task, seeds_of(config).order)
             if extension is not None:
                 extension.write(directory, prepared.task.facts)

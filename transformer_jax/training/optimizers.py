@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import options_of, resolved
 from transformer_jax.initialisation import PARAMETRISATIONS
-from transformer_jax.options import Switch, TracedPositive, TracedShare, is_user_defined
+from transformer_jax.options import Switch, Traced, TracedPositive, TracedShare, is_user_defined
 from transformer_jax.own import chosen
 from transformer_jax.paths import begins, path_text
 from transformer_jax.resolve import options_read
@@ -203,7 +203,7 @@ def traced_numbers(config: ConfigDict) -> dict[str, float]:
         return {}
     flat = resolved(config)
     options = OPTIONS | options_read(flat)
-    return {key: float(flat[key]) for key in sorted(options) if options[key].is_traced}
+    return {key: float(flat[key]) for key in sorted(options) if options[key].mark(Traced)}
 
 
 def make_schedule(

@@ -4,9 +4,9 @@ import difflib
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,19 +65,23 @@ def load_images(source: str) -> Arrays:
     """
     refuse_missing(source, "images")
     path = EMBEDDED["images"].get(source, Path(source))
-    if isinstance(source, OwnSource) or path.is_file():
-        return _from_arrays(source, path, "images", _as_images)
-    if _find_idx(path, _IDX_FILES["train_images"]):
-        return _read_idx_folder(path)
-    if (path / "data_batch_1.bin").is_file():
-        return _read_cifar_folder(path)
-    if any(file.suffix.lower() in _PICTURES for file in visible(path)):
-        return _read_picture_folder(path)
-    raise InvalidInput(
-        f"data.source={source}: expected an .npz file, IDX files ({_IDX_FILES['train_images']} "
-        "...), CIFAR-10's binary version (data_batch_1.bin ...), or one folder of pictures "
-        f"({', '.join(_PICTURES)}) for each class"
-    )
+    if isinstance(source, OwnSource):
+        arrays = source.read()
+    elif path.is_file():
+        arrays = _read_npz(path)
+    elif _find_idx(path, _IDX_FILES["train_images"]):
+        arrays = _read_idx_folder(path)
+    elif (path / "data_batch_1.bin").is_file():
+        arrays = _read_cifar_folder(path)
+    elif any(file.suffix.lower() in _PICTURES for file in visible(path)):
+        arrays = _read_picture_folder(path)
+    else:
+        raise InvalidInput(
+            f"data.source={source}: expected an .npz file, IDX files ({_IDX_FILES['train_images']} "
+            "...), CIFAR-10's binary version (data_batch_1.bin ...), or one folder of pictures "
+            f"({', '.join(_PICTURES)}) for each class"
+        )
+    return _joined(str(path), arrays, "images", _as_images)
 
 
 def load_vectors(source: str) -> Arrays:
@@ -91,17 +95,14 @@ def load_vectors(source: str) -> Arrays:
       InvalidInput: There is no such file, or it is invalid.
     """
     refuse_missing(source, "vectors")
-    return _from_arrays(source, Path(source), "vectors", _as_vectors)
+    arrays = source.read() if isinstance(source, OwnSource) else _read_npz(Path(source))
+    return _joined(source, arrays, "vectors", _as_vectors)
 
 
-def _from_arrays(
-    source: str, path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarray]
+def _joined(
+    name: str, arrays: Any, kind: str, check: Callable[[str, np.ndarray], np.ndarray]
 ) -> Arrays:
-    """Reads an .npz file, or calls a user-defined function that returns such arrays."""
-    if isinstance(source, OwnSource):
-        arrays, name = source.read(), str(source)
-    else:
-        arrays, name = _read_npz(path), str(path)
+    """Concatenates the training and the test part of named arrays, and checks that they fit."""
     if not isinstance(arrays, Mapping):
         raise InvalidInput(f"{name}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
@@ -124,9 +125,42 @@ def _from_arrays(
     lengths = [arrays[prefix + "lengths"] for prefix in prefixes if f"{prefix}lengths" in arrays]
     if len(lengths) not in (0, len(prefixes)):
         raise InvalidInput(f"{name}: expected lengths of the training and the test part, or none")
-    classes = tuple(map(str, np.atleast_1d(arrays["classes"]))) if "classes" in arrays else None
+    shapes = {part.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise InvalidInput(f"{name}: training and test examples have shapes {sorted(shapes)}")
     labels = [arrays[prefix + "labels"] for prefix in prefixes]
-    return _join(name, parts, labels, classes, lengths)
+    for part, mine in zip(parts, labels, strict=True):
+        if len(part) == 0:
+            raise InvalidInput(f"{name}: expected examples, found none")
+        if mine.shape != part.shape[:1] or not np.issubdtype(mine.dtype, np.integer):
+            raise InvalidInput(
+                f"{name}: expected one integer label for each of {len(part)} examples, got "
+                f"{mine.dtype} {mine.shape}"
+            )
+    inputs, numbers = np.concatenate(parts), np.concatenate(labels)
+    least, most = int(numbers.min()), int(numbers.max())
+    if "classes" not in arrays and most >= len(numbers):
+        raise InvalidInput(
+            f"{name}: label {most} among {len(numbers)} examples: expected labels that "
+            "count the classes from 0"
+        )
+    classes = tuple(map(str, np.atleast_1d(arrays.get("classes", range(most + 1)))))
+    if least < 0 or most >= len(classes):
+        raise InvalidInput(
+            f"{name}: expected labels 0 to {len(classes) - 1}, found {least} to {most}"
+        )
+    counts = np.concatenate(lengths) if lengths else None
+    if counts is not None:
+        longest = inputs.shape[1]
+        if counts.shape != numbers.shape or counts.min() < 1 or counts.max() > longest:
+            raise InvalidInput(f"{name}: expected lengths 1 to {longest} for each example")
+        if not np.issubdtype(counts.dtype, np.integer):
+            raise InvalidInput(f"{name}: expected lengths of integers, got {counts.dtype}")
+    digest = hashlib.sha256(f"{inputs.shape} {classes} {len(parts[0])}".encode())
+    for array in (inputs, numbers.astype(np.int64), counts):
+        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    first_test = len(parts[0]) if len(parts) > 1 else None
+    return Arrays(inputs, counts, numbers.astype(np.int32), classes, first_test, digest.hexdigest())
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -160,52 +194,6 @@ def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
     return vectors
 
 
-def _join(
-    name: str,
-    parts: list[np.ndarray],
-    labels: list[np.ndarray],
-    classes: tuple[str, ...] | None = None,
-    lengths: Sequence[np.ndarray] = (),
-) -> Arrays:
-    """Concatenates the training and the test part, and checks that they fit."""
-    shapes = {part.shape[1:] for part in parts}
-    if len(shapes) > 1:
-        raise InvalidInput(f"{name}: training and test examples have shapes {sorted(shapes)}")
-    for part, mine in zip(parts, labels, strict=True):
-        if len(part) == 0:
-            raise InvalidInput(f"{name}: expected examples, found none")
-        if mine.shape != part.shape[:1] or not np.issubdtype(mine.dtype, np.integer):
-            raise InvalidInput(
-                f"{name}: expected one integer label for each of {len(part)} examples, got "
-                f"{mine.dtype} {mine.shape}"
-            )
-    inputs, numbers = np.concatenate(parts), np.concatenate(labels)
-    least, most = int(numbers.min()), int(numbers.max())
-    if classes is None:
-        if most >= len(numbers):
-            raise InvalidInput(
-                f"{name}: label {most} among {len(numbers)} examples: expected labels that "
-                "count the classes from 0"
-            )
-        classes = tuple(map(str, range(most + 1)))
-    if least < 0 or most >= len(classes):
-        raise InvalidInput(
-            f"{name}: expected labels 0 to {len(classes) - 1}, found {least} to {most}"
-        )
-    counts = np.concatenate(lengths) if lengths else None
-    if counts is not None:
-        longest = inputs.shape[1]
-        if counts.shape != numbers.shape or counts.min() < 1 or counts.max() > longest:
-            raise InvalidInput(f"{name}: expected lengths 1 to {longest} for each example")
-        if not np.issubdtype(counts.dtype, np.integer):
-            raise InvalidInput(f"{name}: expected lengths of integers, got {counts.dtype}")
-    digest = hashlib.sha256(f"{inputs.shape} {classes} {len(parts[0])}".encode())
-    for array in (inputs, numbers.astype(np.int64), counts):
-        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    first_test = len(parts[0]) if len(parts) > 1 else None
-    return Arrays(inputs, counts, numbers.astype(np.int32), classes, first_test, digest.hexdigest())
-
-
 # ---------------------------------------------------------------- folders
 
 
@@ -214,15 +202,14 @@ def _find_idx(folder: Path, name: str) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def _read_idx_folder(folder: Path) -> Arrays:
+def _read_idx_folder(folder: Path) -> dict[str, np.ndarray]:
     arrays = {}
     for name, file in _IDX_FILES.items():
         path = _find_idx(folder, file)
         if path is None:
             raise InvalidInput(f"{folder}: {file} (or {file}.gz) is missing")
         arrays[name] = _read_idx(path)
-    images = [_as_images(str(folder), arrays[f"{part}_images"]) for part in ("train", "test")]
-    return _join(str(folder), images, [arrays["train_labels"], arrays["test_labels"]])
+    return arrays
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -244,16 +231,16 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
-def _read_cifar_folder(folder: Path) -> Arrays:
+def _read_cifar_folder(folder: Path) -> dict[str, Any]:
     """Reads CIFAR-10's binary version: rows of a label and 3 x 32 x 32 bytes."""
-    images, labels = [], []
-    for files in (sorted(folder.glob("data_batch_*.bin")), [folder / "test_batch.bin"]):
-        rows = np.concatenate([_read_cifar(file) for file in files])
-        labels.append(rows[:, 0])
-        images.append(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     meta = folder / "batches.meta.txt"
-    names = tuple(meta.read_text().split()) if meta.is_file() else None
-    return _join(str(folder), images, labels, names)
+    arrays: dict[str, Any] = {"classes": meta.read_text().split()} if meta.is_file() else {}
+    for part, pattern in (("train", "data_batch_*.bin"), ("test", "test_batch.bin")):
+        files = sorted(folder.glob(pattern)) or [folder / pattern]
+        rows = np.concatenate([_read_cifar(file) for file in files])
+        arrays[f"{part}_labels"] = rows[:, 0]
+        arrays[f"{part}_images"] = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return arrays
 
 
 def _read_cifar(path: Path) -> np.ndarray:
@@ -266,10 +253,10 @@ def _read_cifar(path: Path) -> np.ndarray:
     return data.reshape(-1, _CIFAR_ROW)
 
 
-def _read_picture_folder(folder: Path) -> Arrays:
+def _read_picture_folder(folder: Path) -> dict[str, Any]:
     parts = [folder / "train", folder / "test"]
     parts = parts if all(part.is_dir() for part in parts) else [folder]
-    classes = tuple(sorted(_folders_in(parts[0])))
+    classes = sorted(_folders_in(parts[0]))
     others = _folders_in(folder) - {"train", "test"}
     strays = sorted(others) if len(parts) > 1 else sorted({*classes} & {*_PARTS})
     if strays:
@@ -279,30 +266,28 @@ def _read_picture_folder(folder: Path) -> Arrays:
         )
     if len(classes) < 2:
         raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")
-    images, labels = [], []
+    arrays: dict[str, Any] = {"classes": classes}
     for part in parts:
         others = _folders_in(part) - set(classes)
         if others:
             raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
-        pictures: dict[Path, np.ndarray] = {}
-        numbers = []
-        for number, name in enumerate(classes):
-            for file in sorted(visible(part / name)):
-                if file.suffix.lower() in _PICTURES:
-                    pictures[file] = _read_picture(file)
-                    numbers.append(number)
-        if not pictures:
+        found = [
+            (n, file) for n, name in enumerate(classes) for file in sorted(visible(part / name))
+        ]
+        found = [(number, file) for number, file in found if file.suffix.lower() in _PICTURES]
+        if not found:
             raise InvalidInput(f"{part}: no pictures ({', '.join(_PICTURES)}) in its folders")
-        first, shape = next((file, picture.shape) for file, picture in pictures.items())
-        for file, picture in pictures.items():
-            if picture.shape != shape:
+        pictures = [_read_picture(file) for _, file in found]
+        for (_, file), picture in zip(found, pictures, strict=True):
+            if picture.shape != pictures[0].shape:
                 raise InvalidInput(
-                    f"{file}: {picture.shape} (height, width, channels), but {first} has "
-                    f"{shape}; make them one size first"
+                    f"{file}: {picture.shape} (height, width, channels), but {found[0][1]} has "
+                    f"{pictures[0].shape}; make them one size first"
                 )
-        images.append(np.stack(list(pictures.values())))
-        labels.append(np.array(numbers, np.int64))
-    return _join(str(folder), images, labels, classes)
+        prefix = f"{part.name}_" if len(parts) > 1 else ""
+        arrays[f"{prefix}images"] = np.stack(pictures)
+        arrays[f"{prefix}labels"] = np.array([number for number, _ in found], np.int64)
+    return arrays
 
 
 def _folders_in(folder: Path) -> set[str]:

@@ -45,9 +45,8 @@ class OwnSource(str):
     def rows(self, what: str, *columns: int) -> Iterator[Any]:
         """Yields the function's results if they are texts or tuples of texts.
 
-        Args:
-          what: Description of a row, for messages.
-          *columns: Allowed numbers of texts in a row; 1 is a text.
+        `columns` are the allowed numbers of texts in a row, 1 a text; `what` describes a row.
+
         Raises:
           InvalidInput: A row is something else, or empty.
         """
@@ -98,11 +97,6 @@ def visible(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path
-
-
-def is_table(path: Path) -> bool:
-    """Returns whether a file holds rows of columns, by its name."""
-    return path.name.removesuffix(".gz").endswith((".tsv", ".csv"))
 
 
 def lines_of(path: Path) -> Iterator[str]:

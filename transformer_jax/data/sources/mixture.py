@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,26 +26,12 @@ def _joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
     return TokenStream(JoinedTokens(streams), np.concatenate(starts), 0, before, name)
 
 
-class Mixed(NamedTuple):
-    """Several texts, loaded and tokenized.
-
-    Attributes:
-      splits: Name -> stream; each source is split by itself.
-      parts: Sources' parts of the train split, see mixed_window_starts.
-      sha256: Hash of the texts and their shares, independent of file paths.
-    """
-
-    splits: dict[str, TokenStream]
-    parts: tuple[Part, ...]
-    sha256: str
-
-
 def mix(
     first: LoadedText,
     mixture: Sequence[str],
     fractions: tuple[float, ...],
     document_separator: str | None,
-) -> Mixed:
+) -> tuple[dict[str, TokenStream], tuple[Part, ...], str]:
     """Reads the other sources of a mixture, with the tokenizer of the first.
 
     Args:
@@ -54,6 +39,9 @@ def mix(
       mixture: SOURCE=SHARE of the other sources.
       fractions: Fractions of train, validation and test, for each source.
       document_separator: See load_text.
+    Returns:
+      Split -> stream, the sources' parts of the train split, see mixed_window_starts, and a hash of
+      the texts and their shares, independent of file paths.
     Raises:
       InvalidInput: A source cannot be read, occurs twice, or its shards have a different tokenizer.
     """
@@ -86,7 +74,7 @@ def mix(
         split: _joined([streams[split] for streams in split_texts], f"the mixture ({split})")
         for split in SPLITS
     }
-    return Mixed(whole, tuple(parts), hashlib.sha256(json.dumps(mixed).encode()).hexdigest())
+    return whole, tuple(parts), hashlib.sha256(json.dumps(mixed).encode()).hexdigest()
 
 
 def mixed_window_starts(

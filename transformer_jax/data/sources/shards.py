@@ -68,12 +68,9 @@ def write_shards(
     above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
     If an error occurs, the folder is emptied, so that the same command may try again.
 
-    Args:
-      pieces: Text in order.
-      tokenizer: Tokenizer of the text.
-      folder: A new or empty folder.
-      shard_tokens: Largest number of tokens in a file.
-      document_separator: Line that ends a document of the pieces, see open_shards.
+    A file has at most `shard_tokens` tokens; `document_separator` is the line that ends a document
+    of the pieces, see open_shards.
+
     Raises:
       InvalidInput: The folder is not empty, shard_tokens < 1, or the text has no token.
     """
@@ -131,11 +128,8 @@ def write_shards(
 
 
 def open_shards(folder: Path, document_separator: str | None = None) -> LoadedText:
-    """Maps a folder of write_shards.
+    """Maps a folder of write_shards; without a separator the stored documents are kept.
 
-    Args:
-      folder: Folder of the shards.
-      document_separator: Line that ends a document, or None to keep the stored documents.
     Raises:
       InvalidInput: A file is missing or damaged, or the documents end with a different line.
     """

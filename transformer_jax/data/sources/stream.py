@@ -116,13 +116,8 @@ class TokenStream:
     ) -> dict[str, "TokenStream"]:
         """Divides the stream into consecutive parts: train, validation, test.
 
-        Args:
-          fractions: Fraction of each part; they sum to 1.
-          token_bytes: Bytes of each token, [V] int. If given, fractions are of bytes,
-            so that the parts of a text are the same for all tokenizers, up to one token;
-            otherwise of tokens.
-        Returns:
-          Name of the split -> its stream.
+        With the bytes of each token, [V] int, fractions are of bytes, so that the parts of a text
+        are the same for all tokenizers, up to one token; otherwise of tokens.
         """
         shares = np.cumsum(fractions)[:-1]
         if token_bytes is None:

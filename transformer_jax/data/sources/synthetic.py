@@ -24,16 +24,15 @@ class Language(NamedTuple):
 
     Attributes:
       words: Name of each token.
-      draw: Function (generator, N) -> N examples.
+      examples: All examples, which the splits share, if they can be listed; otherwise a function
+        (generator, N) -> N examples.
       floor: Lowest possible mean loss in nats per scored token; a finite test split is
         slightly above or below.
-      finite: All examples, if they can be listed; the splits then share them.
     """
 
     words: tuple[str, ...]
-    draw: Callable[[np.random.Generator, int], Examples]
+    examples: Examples | Callable[[np.random.Generator, int], Examples]
     floor: float = 0.0
-    finite: Examples | None = None
 
 
 def copy(length: int, symbols: int) -> Language:
@@ -160,12 +159,7 @@ def modular_addition(length: int, symbols: int) -> Language:
     equals = np.full(symbols**2, symbols)
     tokens = np.stack([first, second, equals, (first + second) % symbols], axis=1)
     finite = _examples(tokens, np.arange(4) == 3)
-
-    def draw(numbers: np.random.Generator, size: int) -> Examples:
-        chosen = numbers.integers(len(tokens), size=size)
-        return Examples(*(array[chosen] for array in finite))
-
-    return Language((*map(str, range(symbols)), "="), draw, finite=finite)
+    return Language((*map(str, range(symbols)), "="), finite)
 
 
 def _letters(count: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.sources.files import OwnSource, find_files, is_table, lines_of
+from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
 from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
@@ -86,7 +86,7 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
     for path in find_files(source, "text", ".txt"):
         lines: list[str] = []
         size, starts_document = 0, True
-        for line in _table_lines(path) if is_table(path) else lines_of(path):
+        for line in _lines_of_text(path):
             lines.append(line)
             size += len(line)
             ends_document = line.rstrip("\r\n") == document_separator
@@ -100,7 +100,9 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
         raise InvalidInput(f"data.source={source}: expected text, found 0 bytes")
 
 
-def _table_lines(path: Path) -> Iterator[str]:
+def _lines_of_text(path: Path) -> Iterator[str]:
+    if not path.name.removesuffix(".gz").endswith((".tsv", ".csv")):
+        return lines_of(path)
     from transformer_jax.data.sources.tables import read_texts
 
     return (f"{text}\n" for text in read_texts(path))

@@ -41,7 +41,18 @@ class Task(Protocol):
     whether predictions must not see later tokens; by default a task whose targets are the next
     inputs does. Models with user-defined parts are checked for that before they train. It may
     have `batch_rows(seed, step, rows)`, see the function with that name.
+
+    Attributes:
+      tokenizer: Tokenizer of the text, or None if there is no text.
+      counted: Unit that the data is counted in, e.g. "tokens".
+      target: Unit that a loss is the mean over, e.g. "token".
+      remarks: Lines for the user before training.
     """
+
+    tokenizer: Tokenizer | None = None
+    counted: str = "examples"
+    target: str = "target"
+    remarks: tuple[str, ...] = ()
 
     @property
     @abc.abstractmethod
@@ -55,21 +66,6 @@ class Task(Protocol):
     @abc.abstractmethod
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
         """Yields a whole split in batches of one shape; padding rows have weight 0."""
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Tokenizer of the text, or None if there is no text."""
-        return None
-
-    @property
-    def counted(self) -> str:
-        """Unit that the data is counted in, e.g. "tokens"."""
-        return "examples"
-
-    @property
-    def target(self) -> str:
-        """Unit that a loss is the mean over, e.g. "token"."""
-        return "target"
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
@@ -86,11 +82,6 @@ class Task(Protocol):
     def protocol(self) -> dict[str, Any]:
         """Facts about the evaluation of a split that `facts` does not have."""
         return {}
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Lines for the user before training."""
-        return ()
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
         """Returns the UTF-8 bytes of each row's targets, [B] int64, or None if unknown."""

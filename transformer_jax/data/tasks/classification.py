@@ -27,8 +27,6 @@ class Classification(ListedTask):
     """Predict the class of each example.
 
     Attributes:
-      splits: Name of the split -> indices of examples.
-      batch_size: Examples in a training batch, B.
       inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
       labels: [N] int32.
       classes: Names of the classes.

@@ -197,10 +197,8 @@ class LanguageModelling:
 def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int) -> None:
     """Raises InvalidInput if a split has too few tokens for its windows.
 
-    Args:
-      splits: Name of the split -> stream.
-      window: Tokens of one example; training needs twice as many, for its moving grid.
-      length: The option's value, for messages.
+    Training needs twice as many tokens as one example has, for its moving grid; `length` is the
+    option's value, for messages.
     """
     for split, stream in splits.items():
         fewest = 2 * window - 1 if split == "train" else window

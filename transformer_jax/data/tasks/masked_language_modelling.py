@@ -27,13 +27,7 @@ class MaskedLanguageModelling:
     token, 10 % stay, and all are predicted. The choice in training is drawn from
     seed and step; in an evaluated window it is always the same.
 
-    Attributes:
-      tokenizer: Tokenizer of the text.
-      splits: Name of the split -> stream.
-      length: Tokens the model sees at once, L.
-      batch_size: Windows in a training batch, B.
-      mask_rate: Probability that a token is chosen.
-      facts: See Task.
+    The fields are those of LanguageModelling.
     """
 
     tokenizer: Tokenizer

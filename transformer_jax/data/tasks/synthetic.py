@@ -25,10 +25,7 @@ class SyntheticTask(ListedTask):
 
     Attributes:
       splits: Split -> indices of listed examples; without train for an infinite language.
-      batch_size: Examples in a training batch, B.
-      language: See Language.
       listed: Examples of all splits.
-      facts: See Task.
     """
 
     language: Language
@@ -56,19 +53,17 @@ class SyntheticTask(ListedTask):
           symbols: Number of symbols, nouns of agreement, or the modulus of modular_addition.
         """
         language = load_language(source, length, symbols)
-        if language.finite is None:
+        if isinstance(language.examples, Examples):
+            listed = language.examples
+            parts = split_by_key([str(row) for row in listed.tokens.tolist()], splits, split_seed)
+            refuse_empty_splits(source, parts)
+        else:
+            draw, counts = language.examples, range(1, len(SPLITS))
             # Each split has its own step of the generator; "exact" only names the stream.
-            drawn = [
-                language.draw(step_generator(split_seed, SPLITS.index(split), "exact"), _EVALUATED)
-                for split in SPLITS[1:]
-            ]
+            drawn = [draw(step_generator(split_seed, n, "exact"), _EVALUATED) for n in counts]
             listed = Examples(*map(np.concatenate, zip(*drawn, strict=True)))
             held = np.arange(2 * _EVALUATED).reshape(2, _EVALUATED)
             parts = dict(zip(SPLITS[1:], held, strict=True))
-        else:
-            listed = language.finite
-            parts = split_by_key([str(row) for row in listed.tokens.tolist()], splits, split_seed)
-            refuse_empty_splits(source, parts)
         digest = hashlib.sha256()
         for indices in parts.values():
             digest.update(listed.tokens[indices].tobytes())
@@ -92,10 +87,10 @@ class SyntheticTask(ListedTask):
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
-        if "train" in self.splits:
+        if isinstance(self.language.examples, Examples):
             return super().batch(seed, step)
         draws = step_generator(seed, step, "draw")
-        return _batch(*self.language.draw(draws, self.batch_size))
+        return _batch(*self.language.examples(draws, self.batch_size))
 
     def examples_at(self, indices: np.ndarray) -> Batch:
         """Returns the Batch of the examples with these indices, [B] int."""

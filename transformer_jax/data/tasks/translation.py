@@ -25,7 +25,6 @@ class Translation(ListedTask):
 
     Attributes:
       splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
-      batch_size: Pairs in a training batch, B.
       tokenizer: Tokenizer of both languages.
       pairs: All sentence pairs that fit.
       length: Longest source and target in tokens, L.
