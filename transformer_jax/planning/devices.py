@@ -45,27 +45,16 @@ DEVICES = (*_TPUS, *_GPUS, *HERE)
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Target of a compilation: a device, or several that are linked.
+    """Target of a compilation: a device, or several that are linked."""
 
-    Attributes:
-      name: Name for `--device`.
-      kind: Full name.
-      memory: Bytes available to a program.
-      rates: FLOPs per second, by dtype of the products.
-      bandwidth: Bandwidth of main memory, bytes per second.
-      targets: Targets of the compilation, one per device.
-      quick_options: Compiler options for speed of compilation.
-      remark: Remark on these figures.
-    """
-
-    name: str
-    kind: str
-    memory: int
-    rates: dict[str, float]
-    bandwidth: float
-    targets: tuple[Any, ...]
-    quick_options: dict[str, Any]
-    remark: str = ""
+    name: str  # for `--device`
+    kind: str  # full name
+    memory: int  # bytes available to a program
+    rates: dict[str, float]  # FLOPs per second, by dtype of the products
+    bandwidth: float  # of main memory, bytes per second
+    targets: tuple[Any, ...]  # of the compilation, one per device
+    quick_options: dict[str, Any]  # of the compiler, for speed of compilation
+    remark: str = ""  # on these figures
 
 
 def find_device(name: str) -> Device:

@@ -1,10 +1,10 @@
 """The largest buffers and the kernels of a compiled program, read from its text."""
 
 import collections
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 _COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-~]+) \(.*\{$")
 _INSTRUCTION = re.compile(
@@ -29,7 +29,8 @@ _OF_NAME = {
 }
 
 
-class Buffer(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Buffer:
     """Arrays of one shape made by one module.
 
     Attributes:
