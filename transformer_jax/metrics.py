@@ -232,36 +232,31 @@ def area_under_curve(curve: Curve) -> float | None:
     return float(np.trapezoid(losses, updates) / (updates[-1] - updates[0]))
 
 
-def _at_target(curve: Curve, target: float | None, axis: str) -> float | None:
-    """Value on an axis at the first evaluation whose loss was at the target or below."""
-    for row in curve:
-        if target is not None and "eval/loss" in row and row["eval/loss"] <= target:
-            return row.get(axis)
-    return None
+def _to_target(axis: str, margin: float, doc: str) -> Any:
+    """Returns the metric that is the value on an axis when the loss first reaches the target."""
+
+    @metric(axis, margin=margin)
+    def reached(curve: Curve, target: float | None) -> float | None:
+        for row in curve:
+            if target is not None and "eval/loss" in row and row["eval/loss"] <= target:
+                return row.get(axis)
+        return None
+
+    reached.__name__, reached.__doc__ = f"{axis}_to_target", doc
+    return reached
 
 
-@metric("updates", margin=10)
-def updates_to_target(curve: Curve, target: float | None) -> float | None:
-    """Updates until an evaluation first reached evaluation.target."""
-    return _at_target(curve, target, "updates")
-
-
-@metric("tokens", margin=1e4)
-def tokens_to_target(curve: Curve, target: float | None) -> float | None:
-    """Training tokens until an evaluation first reached evaluation.target."""
-    return _at_target(curve, target, "tokens")
-
-
-@metric("seconds", margin=1)
-def seconds_to_target(curve: Curve, target: float | None) -> float | None:
-    """Seconds of training steps until then, on this machine, without evaluations."""
-    return _at_target(curve, target, "seconds")
-
-
-@metric("operations", margin=1e9)
-def operations_to_target(curve: Curve, target: float | None) -> float | None:
-    """Operations until then: 6 for each multiplication of a forward pass, as papers count."""
-    return _at_target(curve, target, "operations")
+_FIRST = "until an evaluation first reached evaluation.target."
+updates_to_target = _to_target("updates", 10, f"Updates {_FIRST}")
+tokens_to_target = _to_target("tokens", 1e4, f"Training tokens {_FIRST}")
+seconds_to_target = _to_target(
+    "seconds", 1, "Seconds of training steps until then, on this machine, without evaluations."
+)
+operations_to_target = _to_target(
+    "operations",
+    1e9,
+    "Operations until then: 6 for each multiplication of a forward pass, as papers count.",
+)
 
 
 _SCORED = (loss, accuracy, bits_per_byte, generated_accuracy, bleu, chrf)

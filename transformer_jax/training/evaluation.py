@@ -34,6 +34,10 @@ class Evaluation(NamedTuple):
     protocol: dict[str, Any]
     sequences: dict[str, np.ndarray]
 
+    def with_generated(self, means: dict[str, Any], protocol: dict[str, Any]) -> "Evaluation":
+        """Returns the evaluation with scores of generated output, and facts about these."""
+        return Evaluation(self.means | means, self.protocol | protocol, self.sequences)
+
 
 @functools.lru_cache(maxsize=32)
 def make_score(
@@ -41,12 +45,8 @@ def make_score(
 ) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 
-    Equal models share it, e.g. the runs of a study.
-
-    Args:
-      model: See score_batch.
-      places: Positions whose logits are made at once, training.loss_chunk, or None for all.
-      sharding: Sharding of the model, or None for one device.
+    Equal models share it, e.g. the runs of a study. `places` is training.loss_chunk: positions
+    whose logits are made at once, or None for all.
     """
     objective = in_chunks(CrossEntropy(), places)
 
@@ -76,14 +76,9 @@ def refuse_unknown_bytes(task: Task, metric: str) -> None:
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
-    """Scores every target of a split once; the batch size affects only speed.
+    """Scores every target of a split (train, validation or test) once, by make_score's result.
 
-    Args:
-      score: Result of make_score.
-      params: Parameters of the model.
-      task: Provides the examples.
-      split: Train, validation or test.
-      batch_size: Examples per batch.
+    `batch_size`, in examples, affects only speed.
     """
     from transformer_jax.metrics import METRICS
 

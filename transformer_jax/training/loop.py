@@ -35,7 +35,7 @@ from transformer_jax.training.compatibility import (
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
 )
-from transformer_jax.training.evaluation import Evaluation, evaluate, score_of, write_sequences
+from transformer_jax.training.evaluation import evaluate, score_of, write_sequences
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
@@ -457,7 +457,7 @@ class Member:
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
         """Adds the validation scores to the row of the step; at the end also the test scores."""
-        from transformer_jax.training.measuring import Measured, facts_of_metrics, measured
+        from transformer_jax.training.measuring import facts_of_metrics, measured
 
         config, directory, task = self.config, self.directory, self.task
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
@@ -465,24 +465,22 @@ class Member:
         for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
             size = config.evaluation.batch_size
-            means, protocol, sequences = evaluate(self.score, run.params, task, split, size)
+            scored[split] = evaluate(self.score, run.params, task, split, size)
             if is_last:
                 from transformer_jax.training.showcases import demonstration_of
 
-                generated = demonstration_of(config.data.task).scores(run, task, split)
-                means, protocol = means | generated.means, protocol | generated.protocol
-            scored[split] = Evaluation(means, protocol, sequences)
-            row |= {f"{prefix}/{name}": mean for name, mean in means.items()}
+                written = demonstration_of(config.data.task).scores(run, task, split)
+                scored[split] = scored[split].with_generated(*written)
+            row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
         asked = config.evaluation.metrics
         run = self._run(whole) if asked else run  # these get all parameters on each host
+        options: dict[str, Any] = {}
+        if asked and is_last:
+            before = [old for old in directory.metrics() if old["step"] < rows[0]["step"]]
+            options["curve"] = self.prepared.curve([*before, *rows], self.is_alone)
+            options["tell"] = self._warn
         for split, prefix in names.items() if asked else ():
-            curve = None
-            if is_last:
-                metrics = directory.metrics()
-                written = [before for before in metrics if before["step"] < rows[0]["step"]]
-                curve = self.prepared.curve([*written, *rows], self.is_alone)
-            at = Measured(run, task, split, scored[split], curve)
-            more = measured(asked, at, self.allow, self._warn if is_last else None)
+            more = measured(asked, run, task, split, scored[split], self.allow, **options)
             scored[split].means.update(more)
             row |= {f"{prefix}/{name}": value for name, value in more.items()}
         if is_last:

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-class GenerationScores(NamedTuple):
-    """Scores of generated output by name, and facts about how they were computed."""
-
-    means: dict[str, float]
-    protocol: dict[str, Any]
+# Scores of generated output by name, and facts about how they were computed.
+GenerationScores = tuple[dict[str, float], dict[str, Any]]
 
 
 def translation_scores(run: Run, task: "Translation", split: str) -> GenerationScores:
@@ -51,9 +48,7 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
     metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
     means = {name: m.corpus_score(hypotheses, streams).score for name, m in metrics.items()}
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
-    return GenerationScores(
-        means, {"generated": "greedy", "sentences": len(hypotheses), **signatures}
-    )
+    return means, {"generated": "greedy", "sentences": len(hypotheses), **signatures}
 
 
 @functools.lru_cache(maxsize=32)
@@ -76,14 +71,14 @@ def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> Generati
     Answers that chance decides are not scored.
     """
     if task.language.floor:
-        return GenerationScores({}, {})
+        return {}, {}
     right = asked = 0
     for batch in task.evaluation_batches(split, run.config.evaluation.batch_size):
         written = np.asarray(_writes_answers(run.model)(run.params, batch))[:, 1:]
         is_asked = batch["weights"] > 0
         right += (is_asked & (written == batch["targets"])).sum()
         asked += is_asked.sum()
-    return GenerationScores({"generated_accuracy": float(right / asked)}, {"generated": "greedy"})
+    return {"generated_accuracy": float(right / asked)}, {"generated": "greedy"}
 
 
 def show_answers(run: Run, task: "SyntheticTask") -> str:
@@ -229,7 +224,7 @@ class Demonstration(NamedTuple):
 
     show: Callable[..., str]
     answer: Callable[..., Iterator[str]]
-    scores: Callable[..., GenerationScores] = lambda run, task, split: GenerationScores({}, {})
+    scores: Callable[..., GenerationScores] = lambda run, task, split: ({}, {})
 
 
 def demonstration_of(task: str) -> Demonstration:
