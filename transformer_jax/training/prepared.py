@@ -32,7 +32,7 @@ from transformer_jax.resolve import import_own, read_instead, stated
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import own_rows_of_model, refuse_task, refuse_unfit
-from transformer_jax.training.memory import refusal_explained, refuse_large_state
+from transformer_jax.training.memory import nbytes, refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer, traced_numbers
 from transformer_jax.training.step import (
     StepRecord,
@@ -75,7 +75,7 @@ class Prepared:
       optimizer: The optax transformation.
       objective: The training loss.
       allow: User-defined modules that may be imported.
-      devices: Devices of the mesh; jax's if None.
+      sharding: Placement of the arrays on several devices, or None for one device.
     """
 
     config: ConfigDict
@@ -83,17 +83,8 @@ class Prepared:
     model: Any
     optimizer: optax.GradientTransformation
     objective: Any
-    allow: frozenset[str] = frozenset()
-    devices: tuple[Any, ...] | None = None
-
-    @functools.cached_property
-    def sharding(self) -> "Sharding | None":
-        """Placement of the arrays on several devices, or None for one device.
-
-        Raises:
-          InvalidInput: There are fewer devices.
-        """
-        return make_run_sharding(self.config, self.allow, self.devices)
+    allow: frozenset[str]
+    sharding: "Sharding | None"
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
         """Returns a Run with these parameters; `config` is a member's, if it differs from this."""
@@ -176,20 +167,17 @@ class Prepared:
         key = self.model, self.program_key, self.sharding
         if key not in _DRAWS:
             model, optimizer, unit = self.model, self.optimizer, self._unit  # without the data
-            options: dict[str, Any] = {}
-            if self.sharding is not None:
-                options["out_shardings"] = self.sharding.of_state(self.stacked_template)
+            places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
-                lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()), **options
+                lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()),
+                out_shardings=places,
             )
         return _DRAWS[key]
 
     def stack(self, state: TrainState) -> TrainState:
         """Returns a state in the layout of `advance`: scanned blocks stacked, arrays in place."""
         stacked = _stacked(self._unit, state)
-        if self.sharding is None:
-            return stacked
-        return put(stacked, self.sharding.of_state(stacked))
+        return put(stacked, self.sharding.of_state(stacked)) if self.sharding else stacked
 
     def unstacked(self, tree: Any) -> Any:
         """Returns a state, or its parameters, with separate blocks: the reverse of `stack`."""
@@ -254,8 +242,7 @@ class Prepared:
     @functools.cached_property
     def capacity(self) -> int:
         """Largest number of batches of one call, bounded by their memory."""
-        nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.task.batch(0, 0)))
-        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes)
+        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes(self.task.batch(0, 0)))
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
@@ -269,16 +256,15 @@ class Prepared:
         return self._with_places(jax.eval_shape(self.initial_state, np.uint32(0)))
 
     def _with_places(self, shapes: TrainState) -> TrainState:
-        if self.sharding is None:
-            return shapes
-        return with_places(shapes, self.sharding.of_state(shapes))
+        return with_places(shapes, self.sharding.of_state(shapes)) if self.sharding else shapes
 
     @functools.cached_property
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the data, for the user to read before training."""
         remarks = list(self.task.remarks)
-        is_own, mask = is_user_defined(self.config.data.task), self.config.model.mask
-        if not is_own and not is_user_defined(mask):
+        mask = self.config.model.mask
+        is_own, is_own_mask = is_user_defined(self.config.data.task), is_user_defined(mask)
+        if not is_own and not is_own_mask:
             return tuple(remarks)
         from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
         from transformer_jax.models import Encoder
@@ -293,8 +279,7 @@ class Prepared:
                 remarks.append(
                     "each target is the next input, and the model reads ahead: it copies"
                 )
-        is_causal = getattr(self.model, "is_causal", lambda: True)
-        if predicts and is_user_defined(mask) and not is_causal():
+        if predicts and is_own_mask and not getattr(self.model, "is_causal", lambda: True)():
             remarks.append(
                 f"model.mask={mask}: a token sees those after it, and targets are the next "
                 "inputs: the loss is no prediction; a mask written as a function hides them by "
@@ -376,9 +361,9 @@ def prepare(
       allow: Modules that may be imported besides those that the config names.
       task: Data that was already read.
       devices: Devices of the mesh; jax's if None.
-
     Raises:
-      InvalidInput: The data has nothing to score, or does not fit the model.
+      InvalidInput: The data has nothing to score or does not fit the model, or there are fewer
+        devices than the mesh has.
     """
     own = own_modules(config) | set(allow)  # the user's config names its own modules
     report(import_own(flatten(config)))
@@ -394,8 +379,9 @@ def prepare(
                     f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
                     "can be drawn for"
                 )
-            parts = (config, task, model, optimizer, objective, frozenset(own))
-            prepared = Prepared(*parts, devices=None if devices is None else tuple(devices))
+            sharding = make_run_sharding(config, own, devices)
+            parts = (config, task, model, optimizer, objective, frozenset(own), sharding)
+            prepared = Prepared(*parts)
             refuse_unfit(prepared, of_user)
     except InvalidInput:
         raise

@@ -51,10 +51,9 @@ class Program:
     """
 
     def __init__(self, prepared: Prepared, width: int = 1) -> None:
-        """Compiles nothing yet.
+        """Compiles nothing yet; `width` is the number of members at a time.
 
-        `prepared` is that of any member, or one with the same program_key; `width` is the number of
-        members at a time, 1 for one after another.
+        `prepared` is that of any member, or one with the same program_key.
         """
         self.prepared, self.width = prepared, width
 
