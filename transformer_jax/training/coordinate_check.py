@@ -4,6 +4,7 @@ Yang et al. 2022, arXiv:2203.03466, appendix D.1. With a right parametrisation n
 with the width, so a learning rate found for a narrow model suits a wide one.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -79,10 +80,14 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
     take_step = jax.jit(make_train_step(model, optimizer, seeds.dropout, objective=objective))
     inputs = task.batch(seeds.order, 0)["inputs"]
 
+    def is_looked_at(module: Any, method: str) -> bool:
+        is_named = re.match("(attention|mixer|feed_forward)$|block_", module.name or "")
+        return method == "__call__" and is_named is not None
+
     @jax.jit
     def activations(params: Any) -> dict[str, jax.Array]:
         logits, captured = model.apply(
-            {"params": params}, **inputs, capture_intermediates=_is_looked_at
+            {"params": params}, **inputs, capture_intermediates=is_looked_at
         )
         named = sorted(by_path(captured["intermediates"]).items())
         outputs = {path.split("/__call__")[0]: leaf for path, leaf in named if "/__call__" in path}
@@ -93,12 +98,6 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
         state, _ = take_step(state, task.batch(seeds.order, step))
     after = activations(state.params)
     return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
-
-
-def _is_looked_at(module: Any, method: str) -> bool:
-    name = module.name or ""
-    is_branch = name in ("attention", "mixer", "feed_forward")
-    return method == "__call__" and (is_branch or name.startswith("block_"))
 
 
 def _rms(array: jax.Array) -> float:

@@ -112,15 +112,12 @@ def call_hooks(
     step: int,
     allow: Collection[str],
 ) -> tuple[TrainState, dict[str, float]]:
-    """Calls hooks one after another.
+    """Calls hooks by name, one after another, after `step` updates.
 
     Args:
       run_of: Function from a state, whose parameters this process has whole, to a run.
       state: The state after an update.
-      names: Names of the hooks.
-      task: The data.
-      order: Seed of the data order.
-      step: Updates so far.
+      names, task, order, step: The hooks, the data and the seed of its order, and updates so far.
       allow: Modules that may be imported.
     Returns:
       The state, unchanged unless a hook intervened, and the numbers.
