@@ -56,14 +56,15 @@ def export_run(
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
-    tokenizer = None
+    tokenizer, framed = None, traits_of(run.config.data.task).framed
     if run.tokenizer is not None:
-        framed = None if run.begins else traits_of(run.config.data.task).framed
-        tokenizer = as_huggingface(run.tokenizer, framed)
-    exported = to_huggingface(run.model, run.params, folder, settings=_settings_of(run))
+        tokenizer = as_huggingface(run.tokenizer, None if run.begins else framed)
+    is_framed = framed != "$A"  # special tokens stand around a text
+    settings = _settings_of(run, is_framed)
+    exported = to_huggingface(run.model, run.params, folder, settings=settings)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
-        write_json(folder, "tokenizer_config.json", _tokenizer_settings(run))
+        write_json(folder, "tokenizer_config.json", _tokenizer_settings(run, is_framed))
     if data and "pixel_mean" in data:
         write_json(folder, "preprocessor_config.json", _pixels_of(run, data))
     architecture = exported.config["architectures"][0]
@@ -72,7 +73,7 @@ def export_run(
     return architecture
 
 
-def _settings_of(run: Run) -> dict[str, Any]:
+def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
     """Returns entries of config.json beyond the model: class names, numbers of special tokens."""
     settings: dict[str, Any] = {}
     if run.classes:
@@ -85,7 +86,7 @@ def _settings_of(run: Run) -> dict[str, Any]:
         with contextlib.suppress(InvalidInput):  # gone, or offline: then a text has no end
             stored = read_settings(folder_of(origin, weights=False))
             settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
-    if run.tokenizer is not None and _is_framed(run):
+    if run.tokenizer is not None and is_framed:
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
         if run.config.data.task == "translation":
@@ -100,15 +101,10 @@ def _settings_of(run: Run) -> dict[str, Any]:
     return settings
 
 
-def _is_framed(run: Run) -> bool:
-    """Returns whether special tokens stand around a text."""
-    return traits_of(run.config.data.task).framed != "$A"
-
-
-def _tokenizer_settings(run: Run) -> dict[str, Any]:
+def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
     """Returns tokenizer_config.json: the special tokens, and the longest text."""
     tokenizer, names = run.tokenizer, {}
-    if tokenizer is not None and _is_framed(run):
+    if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file stays as it is
             special = {p: n for p, n in special.items() if tokenizer.number_of(n) is not None}

@@ -49,29 +49,17 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
 
 
 class Sums(NamedTuple):
-    """Weighted sums over tokens; they add up over batches, then divide once.
+    """Weighted sums over tokens; they add up over batches, then divide once."""
 
-    Attributes:
-      loss: Loss in nats.
-      correct: Weight of the targets that had the largest logit.
-      weight: Weight of all targets.
-    """
-
-    loss: Array
-    correct: Array
-    weight: Array
+    loss: Array  # in nats
+    correct: Array  # weight of the targets that had the largest logit
+    weight: Array  # of all targets
 
 
 def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Sums:
-    """Returns the sums of each example.
+    """Returns the sums of each example, [B] each, float32 or wider.
 
-    Args:
-      logits: [B, ..., V].
-      targets: [B, ...] int.
-      weights: [B, ...] float.
-      smoothing: Label smoothing, see cross_entropy.
-    Returns:
-      Sums of [B] each, float32 or wider.
+    Args: As in cross_entropy, with an axis of B examples in front.
     """
     losses = cross_entropy(logits, targets, weights, smoothing)
     correct = weights * (logits.argmax(-1) == targets)

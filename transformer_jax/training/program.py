@@ -27,19 +27,12 @@ class StepRequest(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a request.
+    """The result of a request."""
 
-    Attributes:
-      state: State after the steps.
-      records: Record of each step [C], in host memory.
-      seconds: Duration of the call, without compilation.
-      num_steps: Largest number of steps of a member in the call.
-    """
-
-    state: TrainState
-    records: StepRecord
-    seconds: float
-    num_steps: int
+    state: TrainState  # after the steps
+    records: StepRecord  # of each step [C], in host memory
+    seconds: float  # duration of the call, without compilation
+    num_steps: int  # largest number of steps of a member in the call
 
 
 class Program:

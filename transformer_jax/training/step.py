@@ -15,31 +15,19 @@ from transformer_jax.training.objectives import CrossEntropy, Sums, safe_mean, s
 
 
 class TrainState(NamedTuple):
-    """State that training carries from step to step.
+    """State that training carries from step to step."""
 
-    Attributes:
-      step: Number of updates so far, int32.
-      params: Parameters of the model.
-      opt_state: State of the optimizer.
-    """
-
-    step: Array
+    step: Array  # number of updates so far, int32
     params: Any
     opt_state: Any
 
 
 class StepRecord(NamedTuple):
-    """Record of one step.
+    """Record of one step."""
 
-    Attributes:
-      loss: The objective's mean over the weighted targets of the batch, before the update.
-      gradient_norm: Global norm, before clipping.
-      applied: Whether the update was made: both are finite. Otherwise the state is unchanged.
-    """
-
-    loss: Array
-    gradient_norm: Array
-    applied: Array
+    loss: Array  # the objective's mean over the batch's weighted targets, before the update
+    gradient_norm: Array  # global, before clipping
+    applied: Array  # whether both are finite; otherwise the state is unchanged
 
 
 def make_initial_state(
@@ -76,10 +64,9 @@ def make_mean_gradients(
         # the weight of all targets in the end.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
-    def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
-        differentiate = jax.grad(loss_sum, has_aux=True)
-        if accumulation == 1:
-            return differentiate(params, batch, key)
+    differentiate = jax.grad(loss_sum, has_aux=True)
+
+    def in_parts(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
         split = lambda leaf: leaf.reshape(accumulation, -1, *leaf.shape[1:])  # noqa: E731
         parts = cut_examples(jax.tree.map(split, batch), 1)
         keys = jax.random.split(key, accumulation)
@@ -92,7 +79,8 @@ def make_mean_gradients(
         return jax.lax.scan(add, zeros, (parts, keys))[0]
 
     def mean_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
-        summed, sums = summed_gradients(params, batch, key)
+        sum_up = differentiate if accumulation == 1 else in_parts
+        summed, sums = sum_up(params, batch, key)
         return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed), sums
 
     return mean_gradients
