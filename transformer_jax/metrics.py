@@ -201,12 +201,10 @@ def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
     return (weights * (apart**2).sum(-1)).reshape(len(weights), -1).sum(-1)
 
 
-def _expected_error(counts: np.ndarray, right: np.ndarray, confidences: np.ndarray) -> float:
-    """Returns the weighted mean distance of confidence and accuracy over bins."""
-    return float(np.abs(right - confidences).sum() / counts.sum())
-
-
-@metric("share of targets", finish=_expected_error)
+@metric(
+    "share of targets",
+    finish=lambda counts, right, sure: float(np.abs(right - sure).sum() / counts.sum()),
+)
 def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
     """Expected calibration error over 15 equal bins: Guo et al. 2017, arXiv:1706.04599, eq. 3."""
     import jax

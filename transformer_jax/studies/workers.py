@@ -250,8 +250,8 @@ class Workers:
             elif member.error is not None:
                 self.lost[cell.arm, cell.seed] = in_one_line(member.error)
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
-            if member.error is None and program.is_compiled:
-                self.peak_bytes[cell.arm] = program.bytes_of_member
+            if member.error is None and (most := program.bytes_of_member) is not None:
+                self.peak_bytes[cell.arm] = most
         return elsewhere
 
     def _member(self, arm: Arm, cell: Cell, board: StudyProgress) -> Member:

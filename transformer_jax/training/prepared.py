@@ -66,25 +66,15 @@ def seeds_of(config: ConfigDict) -> Seeds:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """Data, model and optimizer of a config, with the pure functions initial_state and advance.
+    """Data, model and optimizer of a config, with the pure functions initial_state and advance."""
 
-    Attributes:
-      config: The whole config; its seed is not used.
-      task: The data.
-      model: The Linen module.
-      optimizer: The optax transformation.
-      objective: The training loss.
-      allow: User-defined modules that may be imported.
-      sharding: Placement of the arrays on several devices, or None for one device.
-    """
-
-    config: ConfigDict
+    config: ConfigDict  # whole; its seed is not used
     task: Task
-    model: Any
+    model: Any  # a Linen module
     optimizer: optax.GradientTransformation
-    objective: Any
-    allow: frozenset[str]
-    sharding: "Sharding | None"
+    objective: Any  # the training loss
+    allow: frozenset[str]  # user-defined modules that may be imported
+    sharding: "Sharding | None"  # placement on several devices, or None for one device
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
         """Returns a Run with these parameters; `config` is a member's, if it differs from this."""

@@ -77,14 +77,10 @@ class Program:
         return compiled
 
     @property
-    def is_compiled(self) -> bool:
-        """True if the program was needed so far."""
-        return "compiled" in self.__dict__
-
-    @property
-    def bytes_of_member(self) -> int:
-        """Memory per member in bytes: arguments, results and temporaries of the program."""
-        return laid_out_bytes(self.compiled) // self.width
+    def bytes_of_member(self) -> int | None:
+        """Memory per member in bytes: arguments, results and temporaries; None if not compiled."""
+        compiled = self.__dict__.get("compiled")
+        return compiled and laid_out_bytes(compiled) // self.width
 
     def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
         """Takes the steps that members request: at most as many requests as the program is wide.

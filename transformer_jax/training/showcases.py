@@ -117,10 +117,15 @@ def show_translations(run: Run, task: "Translation") -> str:
     )
 
 
+def _test_batches(run: Run, task: Any, size: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yields batches of the test split with their logits."""
+    for batch in task.evaluation_batches("test", size):
+        yield batch, np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+
+
 def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
     """Returns hidden tokens of the test split with the model's guesses."""
-    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+    batch, logits = next(_test_batches(run, task, _SHOWN))
     lines = []
     for row in range(_SHOWN):
         for place in np.flatnonzero(batch["weights"][row])[:1]:
@@ -136,8 +141,7 @@ def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
 def show_confusions(run: Run, task: "Classification") -> str:
     """Returns the confusion matrix of the test split."""
     counts = np.zeros((len(task.classes),) * 2, int)
-    for batch in task.evaluation_batches("test", 64):
-        logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+    for batch, logits in _test_batches(run, task, 64):
         real = batch["weights"] > 0
         np.add.at(counts, (batch["targets"][real], logits.argmax(-1)[real]), 1)
     size = max(len(name) for name in task.classes)
@@ -150,8 +154,7 @@ def show_confusions(run: Run, task: "Classification") -> str:
 
 def show_guesses(run: Run, task: Task) -> str:
     """Returns the likeliest and the true answers to some examples of the test split."""
-    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
+    batch, logits = next(_test_batches(run, task, _SHOWN))
     names = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 
     def named(numbers: np.ndarray) -> str:
@@ -159,7 +162,7 @@ def show_guesses(run: Run, task: Task) -> str:
             return repr(run.tokenizer.decode(numbers[numbers < run.tokenizer.vocab_size]))
         return " ".join(names[n] if names and n < len(names) else str(n) for n in numbers)
 
-    rows = zip(answers, batch["targets"], batch["weights"] > 0, strict=True)
+    rows = zip(logits.argmax(-1), batch["targets"], batch["weights"] > 0, strict=True)
     return "\n".join(
         f"model: {named(np.atleast_1d(a[asked]))}  truth: {named(np.atleast_1d(t[asked]))}"
         for a, t, asked in rows
@@ -169,6 +172,9 @@ def show_guesses(run: Run, task: Task) -> str:
 
 def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Yields the prompt and its continuation, as it is drawn."""
+    task = run.config.data.task
+    if run.tokenizer is None and task != "language_modelling":
+        raise InvalidInput(f"this run's data.task is {task}: it reads no text")
     pieces = run.stream(prompt, **options)
     first = next(pieces, "")  # so that a refusal comes before the prompt
     yield prompt + _glue(run) + first
@@ -202,28 +208,13 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     yield "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
-def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Yields a continuation if a user-defined task has a tokenizer."""
-    answer = answer_nothing if run.tokenizer is None else continue_prompt
-    return answer(run, prompt, **options)
-
-
-def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Raises InvalidInput: the model reads no text."""
-    raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
-
-
 class Demonstration(NamedTuple):
-    """Samples and scores that models of a task can show.
+    """Samples and scores that models of a task can show."""
 
-    Attributes:
-      show: (run, task) -> text, for the end of training.
-      answer: (run, prompt, sampling options) -> pieces of text, as they are drawn.
-      scores: (run, task, split) -> scores of generated output.
-    """
-
-    show: Callable[..., str]
-    answer: Callable[..., Iterator[str]]
+    show: Callable[..., str]  # (run, task) -> text, for the end of training
+    # (run, prompt, sampling options) -> pieces of text, as they are drawn
+    answer: Callable[..., Iterator[str]] = continue_prompt
+    # (run, task, split) -> scores of generated output
     scores: Callable[..., GenerationScores] = lambda run, task, split: ({}, {})
 
 
@@ -243,10 +234,10 @@ def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], 
 
 
 # Named in the traits of tasks, data/tasks/__init__.py.
-GUESSES = Demonstration(show_guesses, answer_of_own)
-CONTINUATION = Demonstration(show_continuation, continue_prompt)
+GUESSES = Demonstration(show_guesses)
+CONTINUATION = Demonstration(show_continuation)
 FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)
-ANSWERS = Demonstration(show_answers, answer_nothing, free_running_scores)
+ANSWERS = Demonstration(show_answers, scores=free_running_scores)
 TRANSLATIONS = Demonstration(show_translations, translate_prompt, translation_scores)
 CLASSES_OF_TEXTS = Demonstration(show_confusions, classify_prompt)
-CLASSES = Demonstration(show_confusions, answer_nothing)
+CLASSES = Demonstration(show_confusions)

@@ -81,7 +81,10 @@ def _from_weights(
     if different := _different(their_model, model):
         refuse("of a model that computes otherwise", different[:6])
     own, given = by_path(params), by_path(their_params)
-    stored_tokenizer, cut = _stored_tokenizer(path) if tokenizer else None, {}
+    stored_tokenizer, cut = None, {}
+    if tokenizer and is_of_huggingface(path):
+        file = folder_of(path) / "tokenizer.json"
+        stored_tokenizer = load_tokenizer(file) if file.is_file() else None
     if stored_tokenizer and tokenizer and fingerprint(stored_tokenizer) == fingerprint(tokenizer):
         cut = _without_spare_rows(own, given)
     given |= cut
@@ -116,18 +119,12 @@ def _from_weights(
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
     remark += f"; without rows that are no token's: {', '.join(cut)}" if cut else ""
-    return _nested(own | taken), remark
+    return unflatten_dict(own | taken, sep="/"), remark
 
 
 def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - 4
     return [*lines[:4], f"  ... and {more} more"] if more > 0 else lines
-
-
-def _stored_tokenizer(path: str) -> Tokenizer | None:
-    """Returns the tokenizer of a Hugging Face model, or None if there is none."""
-    file = folder_of(path) / "tokenizer.json" if is_of_huggingface(path) else None
-    return load_tokenizer(file) if file and file.is_file() else None
 
 
 def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +216,7 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
         table[wanted[word]] = vector
     own[_EMBEDDING] = _in_place_of(own[_EMBEDDING], table)
     remark = f"word vectors of {path}: {len(found):,} of {len(wanted):,} words"
-    return _nested(own), remark
+    return unflatten_dict(own, sep="/"), remark
 
 
 def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.ndarray]:
@@ -260,7 +257,3 @@ def _in_place_of(own: Any, given: Any) -> Any:
     if sharding is None or len(sharding.device_set) == 1:
         return array
     return put(np.asarray(array), sharding)
-
-
-def _nested(by_path: dict[str, Any]) -> Any:
-    return unflatten_dict({tuple(name.split("/")): leaf for name, leaf in by_path.items()})
