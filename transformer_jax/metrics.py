@@ -58,13 +58,10 @@ def metric(
     margin: float = 0.01,
     finish: Callable[..., float] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Marks a function as a metric.
+    """Marks a function as a metric, whose number has a unit.
 
-    Args:
-      unit: Unit of the number.
-      larger_is_better: Direction of improvement.
-      margin: Usual smallest difference that matters.
-      finish: Function from the sums over a split to the number, for metrics on the device.
+    `margin` is the usual smallest difference that matters, and `finish`, for metrics on the device,
+    the function from the sums over a split to the number.
     """
 
     def mark(function: Callable) -> Callable:
@@ -110,12 +107,9 @@ def arguments_of_metric(name: str) -> list[str]:
 
 
 def measured_by(name: str, code: str, target: float | None) -> str:
-    """Returns what determines a metric besides the run: user-defined code, and the target.
+    """Returns what determines a metric besides the run: user-defined code, and evaluation.target.
 
-    Args:
-      name: Name of the metric.
-      code: Hash of its file; "" if it is an entry of METRICS.
-      target: evaluation.target.
+    `code` is the hash of its file; "" if it is an entry of METRICS.
     """
     takes_one = target is not None and "target" in arguments_of_metric(name)
     return f"{code} to {target:g}".lstrip() if takes_one else code

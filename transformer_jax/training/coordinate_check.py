@@ -39,16 +39,12 @@ class Coordinate(NamedTuple):
 def coordinate_check(
     config: ConfigDict, widths: Sequence[int], steps: int
 ) -> dict[str, Coordinate]:
-    """Takes some updates at each width and measures the activations of the first batch.
+    """Returns the sizes of activations of the first batch after a few updates at each width.
 
-    Args:
-      config: The whole config; each width replaces `model.width`. If `model.head_dim` is given,
-        `model.num_heads` grows with the width, since everything in a block has to.
-      widths: At least two.
-      steps: Number of updates; a few suffice.
-    Returns:
-      Name of the activation -> its sizes: outputs of the blocks, of their branches, and
-      the logits.
+    Activations are the outputs of the blocks and of their branches, and the logits. Each of two or
+    more widths replaces `model.width`. If `model.head_dim` is given, `model.num_heads` grows with
+    the width, since everything in a block has to.
+
     Raises:
       ValueError: A width does not fit.
     """

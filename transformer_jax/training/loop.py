@@ -126,12 +126,9 @@ def train_members(
 ) -> None:
     """Trains runs together, each to its end; one that fails (see its `error`) stops no other.
 
-    Args:
-      members: At most as many as the program is wide; they differ in seeds and traced options.
-      stop: The signal that ends training.
-      program: The compiled steps; made for the first member if None.
-      trace_to: Folder for a trace of the second call by jax's profiler; the first call is not
-        typical.
+    There are at most as many as the program is wide, and they differ in seeds and traced options.
+    The program is that of the first member if None. `trace_to` is a folder for a trace of the
+    second call by jax's profiler; the first call is not typical.
     """
     try:
         for member in members:

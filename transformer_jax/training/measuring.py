@@ -177,12 +177,8 @@ def curve_of(
 ) -> list[dict[str, Any]]:
     """Returns rows of metrics.jsonl with the cost of training so far.
 
-    Args:
-      rows: Rows of metrics.jsonl.
-      counted: Unit of the data, e.g. "tokens".
-      per_update: Number of units per update.
-      operations: Operations of an update.
-      alone: Whether its times are of this run alone.
+    An update takes `per_update` units `counted`, e.g. "tokens", and some operations. Seconds are
+    None unless times are those of the run `alone`.
     """
     curve, before, seconds = [], 0, 0.0
     # Evaluations before the first row with a time take that time.

@@ -33,10 +33,7 @@ class StepRecord(NamedTuple):
 def make_initial_state(
     model: Any, optimizer: optax.GradientTransformation, seed: int | Array
 ) -> Callable[[], TrainState]:
-    """Returns a function that draws the state at step 0.
-
-    `model` has `example_inputs`; `seed` is that of the initial values.
-    """
+    """Returns a function that draws the state at step 0 for a model that has `example_inputs`."""
 
     def initial_state() -> TrainState:
         init_key, _ = jax.random.split(jax.random.key(seed))
@@ -95,12 +92,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
     """Returns one optimizer update as a pure function: gradients, then the optimizer's step.
 
-    Args:
-      model: A model that takes the batch's inputs and `train`.
-      optimizer: An optax transformation with clipping, see make_optimizer.
-      seed: Seed of dropout, whose key in a step is fold_in(key, step).
-      accumulation: Number of parts in which a batch is computed.
-      objective: The training objective, see objectives.
+    The model takes the batch's inputs and `train`; the optimizer clips, see make_optimizer. `seed`
+    is that of dropout, whose key in a step is fold_in(key, step). A batch is computed in
+    `accumulation` parts.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
     mean_gradients = make_mean_gradients(model, objective, accumulation)

@@ -44,14 +44,11 @@ def start_from(
     tokenizer: Tokenizer | None,
     allow: Collection[str] = (),
 ) -> tuple[Any, list[str]]:
-    """Returns parameters with those that a config names, and lines to report about them.
+    """Returns freshly drawn parameters with those that a config names, and lines about them.
 
-    Args:
-      model: The model.
-      params: Freshly drawn parameters.
-      initial: Section `initial` of the config.
-      tokenizer: Tokenizer of the task.
-      allow: Modules that the run with the weights may import.
+    `initial` is the section of the config, `tokenizer` that of the task. The run with the weights
+    may import the modules `allow`.
+
     Raises:
       InvalidInput: Weights or vectors cannot be read, or do not fit.
     """
