@@ -232,8 +232,8 @@ class Member:
 
     def _end(self, error: BaseException | None = None) -> None:
         self.has_ended, self.state = True, None  # others may need the memory
-        trace = None if error is None else error.__traceback__
-        self._open.__exit__(None if error is None else type(error), error, trace)
+        of_error = (None,) * 3 if error is None else (type(error), error, error.__traceback__)
+        self._open.__exit__(*of_error)
 
     def begin(self) -> None:
         """Opens the directory and draws or restores the state; ends a run that is complete."""
@@ -343,10 +343,9 @@ class Member:
         self.progress.details = self.log.details
         # Before the directory is marked as begun, so that a refusal, e.g. of weights or of a step
         # that needs too much memory, leaves it untouched. Cells are compiled together, later.
-        is_new = not directory.has_begun()
-        initial = self._initial_files() if is_new else {}
-        drawn = self._start() if is_new else None
-        if is_new:
+        initial, drawn = {}, None
+        if not directory.has_begun():
+            initial, drawn = self._initial_files(), self._start()
             announce(prepared, self.progress, compiles=self.cell is None, is_new=True)
         facts = {
             "seed": config.seed,
