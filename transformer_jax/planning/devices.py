@@ -94,7 +94,29 @@ def _tpu(name: str, generation: str, chips: str) -> Device:
 def _gpu(name: str, model: str, count: str) -> Device:
     kind, memory, bandwidth, chip, l2_cache = _GPUS[model]
     number = _count(name, count, _LINKED, "of them, linked in one machine")
-    description = _description(kind, memory, bandwidth, chip | {"l2_cache_size": l2_cache})
+    facts = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 48 << 10,
+        "threads_per_core_limit": 2048,
+        "block_dim_limit_x": (1 << 31) - 1,
+        "block_dim_limit_y": (1 << 16) - 1,
+        "block_dim_limit_z": (1 << 16) - 1,
+        "memory_bandwidth": int(bandwidth),
+        "device_memory_size": memory,
+        "registers_per_core_limit": 1 << 16,
+        "registers_per_block_limit": 1 << 16,
+        "shared_memory_per_block_optin": chip["shared_memory_per_core"] - 1024,
+        **chip,
+        "l2_cache_size": l2_cache,
+    }
+    major = facts.pop("major")
+    lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
+    description = (  # text of XLA's GpuTargetConfigProto
+        f"gpu_device_info {{\n{lines}\n  cuda_compute_capability {{ major: {major} }}\n}}\n"
+        'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 10 patch: 0 }\n'
+        f'device_description_str: "{kind}"\n'
+    )
     targets = _topology(name, "cuda", topology=f"1x1x{number}", target_config=description)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     remark = (
@@ -155,32 +177,6 @@ def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
             f"--device={name}: its compiler is not installed: in a clone, pip install -e "
             f"'.[train,{platform}]' in a separate environment"
         ) from error
-
-
-def _description(kind: str, memory: int, bandwidth: float, chip: dict[str, Any]) -> str:
-    """Returns XLA's description of a GPU, as text of its GpuTargetConfigProto."""
-    facts = {
-        "threads_per_block_limit": 1024,
-        "threads_per_warp": 32,
-        "shared_memory_per_block": 48 << 10,
-        "threads_per_core_limit": 2048,
-        "block_dim_limit_x": (1 << 31) - 1,
-        "block_dim_limit_y": (1 << 16) - 1,
-        "block_dim_limit_z": (1 << 16) - 1,
-        "memory_bandwidth": int(bandwidth),
-        "device_memory_size": memory,
-        "registers_per_core_limit": 1 << 16,
-        "registers_per_block_limit": 1 << 16,
-        "shared_memory_per_block_optin": chip["shared_memory_per_core"] - 1024,
-        **chip,
-    }
-    major = facts.pop("major")
-    lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
-    return (
-        f"gpu_device_info {{\n{lines}\n  cuda_compute_capability {{ major: {major} }}\n}}\n"
-        'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 10 patch: 0 }\n'
-        f'device_description_str: "{kind}"\n'
-    )
 
 
 def matrix_rate(dtype: str, size: int) -> float:

@@ -17,7 +17,7 @@ from transformer_jax.config_files import changed, own_modules
 from transformer_jax.paths import by_path
 from transformer_jax.training.build import make_model, make_objective, make_task
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.prepared import seeds_of
+from transformer_jax.training.prepared import seed_of
 from transformer_jax.training.step import make_initial_state, make_train_step
 
 
@@ -71,10 +71,12 @@ def _at_width(config: ConfigDict, width: int) -> ConfigDict:
 def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:
     own = own_modules(config)
     model, optimizer = make_model(config, task.sizes, own), make_optimizer(config, own)
-    seeds, objective = seeds_of(config), make_objective(config, own)
-    state = jax.jit(make_initial_state(model, optimizer, seeds.initial))()
-    take_step = jax.jit(make_train_step(model, optimizer, seeds.dropout, objective=objective))
-    inputs = task.batch(seeds.order, 0)["inputs"]
+    objective, order = make_objective(config, own), seed_of(config, "order")
+    state = jax.jit(make_initial_state(model, optimizer, seed_of(config, "initial")))()
+    take_step = jax.jit(
+        make_train_step(model, optimizer, seed_of(config, "dropout"), objective=objective)
+    )
+    inputs = task.batch(order, 0)["inputs"]
 
     def is_looked_at(module: Any, method: str) -> bool:
         is_named = re.match("(attention|mixer|feed_forward)$|block_", module.name or "")
@@ -91,7 +93,7 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
 
     before = activations(state.params)
     for step in range(steps):
-        state, _ = take_step(state, task.batch(seeds.order, step))
+        state, _ = take_step(state, task.batch(order, step))
     after = activations(state.params)
     return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
 

@@ -37,7 +37,7 @@ from transformer_jax.training.compatibility import (
 )
 from transformer_jax.training.evaluation import evaluate, score_of, write_sequences
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
-from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
 from transformer_jax.training.step import TrainState
 
@@ -100,7 +100,7 @@ def train(
         def make() -> Prepared:
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
             prepared = prepare(config, directory.tokenizer(own), allow)
-            refuse_hosts_with_other_data(prepared.task, seeds_of(config).order)
+            refuse_hosts_with_other_data(prepared.task, seed_of(config, "order"))
             if extension is not None:
                 extension.write(directory, prepared.task.facts)
             return prepared
@@ -311,7 +311,7 @@ class Member:
         if not finite:
             from transformer_jax.training.diagnosis import non_finite
 
-            batch = self.task.batch(seeds_of(config).order, step)
+            batch = self.task.batch(seed_of(config, "order"), step)
             params = self.prepared.unstacked(self.state.params)
             raise non_finite(self.score, params, batch, step)
         if must_save and self.checkpoints.unsaved:
@@ -331,7 +331,7 @@ class Member:
         self.task, self.allow = prepared.task, prepared.allow
         self.numbers = prepared.numbers(config)
         self.score = score_of(prepared)
-        order = seeds_of(config).order
+        order = seed_of(config, "order")
         self.batches = batches = BatchesAhead(lambda step: prepared.own_batch(order, step))
         self.log = StepLog(
             config.logging.every,
@@ -492,7 +492,7 @@ class Member:
             return {}
         from transformer_jax.training.hooks import call_hooks
 
-        about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
+        about = self.task, seed_of(self.config, "order"), self.directory.step, self.allow
         seen = self.prepared.unstacked(self.state)
         new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
         if new is not seen:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -50,18 +50,10 @@ _MOST_STEPS_PER_CALL = 64
 _MOST_BYTES_PER_CALL = 64 << 20
 
 
-class Seeds(NamedTuple):
-    """The seeds of a run's random numbers."""
-
-    initial: int
-    order: int
-    dropout: int
-
-
-def seeds_of(config: ConfigDict) -> Seeds:
-    """Returns the seeds of a config: `seed`, unless one of `seeds.` is given."""
-    given = (config.seeds.initial, config.seeds.order, config.seeds.dropout)
-    return Seeds(*(config.seed if seed is None else seed for seed in given))
+def seed_of(config: ConfigDict, purpose: str) -> int:
+    """Returns the seed of initial values, `initial`, of the data's `order`, or of `dropout`."""
+    given = config.seeds[purpose]
+    return config.seed if given is None else given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +90,7 @@ class Prepared:
         """
         config = config or self.config
         traced = {key: np.float32(value) for key, value in traced_numbers(config).items()}
-        return {"seed": np.uint32(seeds_of(config).dropout), **traced}
+        return {"seed": np.uint32(seed_of(config, "dropout")), **traced}
 
     @functools.cached_property
     def program_key(self) -> str:
@@ -140,7 +132,7 @@ class Prepared:
           InvalidInput: The device has too little memory, or the weights do not fit.
         """
         refuse_large_state(self.template, config)
-        state = self.draw(np.uint32(seeds_of(config).initial))
+        state = self.draw(np.uint32(seed_of(config, "initial")))
         if not any(config.initial.values()):
             return state, []
         from transformer_jax.training.warm_start import start_from
