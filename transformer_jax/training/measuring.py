@@ -193,27 +193,23 @@ def curve_of(
     return curve
 
 
-@functools.lru_cache(maxsize=64)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _sums_by_example(
-    model: Any, sharding: "Sharding | None", function: Callable
-) -> Callable[[Any, Any], tuple]:
-    """Returns a compiled function from parameters and a batch to a metric's values, [B, ...]."""
-    wanted = _ON_DEVICE & _arguments_of(function)
-
-    def sums(params: Any, batch: Any) -> tuple:
-        with sharded(sharding):
-            logits = model.apply({"params": params}, **batch["inputs"])
-        given = {**batch, "logits": logits}
-        value = function(**{name: given[name] for name in wanted})
-        return value if isinstance(value, tuple) else (value, by_example(batch["weights"]))
-
-    return jax.jit(sums)
+    model: Any, sharding: "Sharding | None", function: Callable, params: Any, batch: Any
+) -> tuple:
+    """Returns a metric's values, [B, ...]."""
+    with sharded(sharding):
+        logits = model.apply({"params": params}, **batch["inputs"])
+    given = {**batch, "logits": logits}
+    value = function(**{name: given[name] for name in _ON_DEVICE & _arguments_of(function)})
+    return value if isinstance(value, tuple) else (value, by_example(batch["weights"]))
 
 
 def _of_sums(name: str, function: Callable, run: "Run", batches: Iterable[Batch]) -> float | None:
-    score, totals = _sums_by_example(run.model, run.sharding, function), []
+    totals = []
     for batch in batches:
-        sums = [np.asarray(array, np.float64) for array in score(run.params, batch)]
+        values = _sums_by_example(run.model, run.sharding, function, run.params, batch)
+        sums = [np.asarray(array, np.float64) for array in values]
         rows = len(batch["targets"])
         for array in sums:
             if array.shape[:1] != (rows,):

@@ -233,7 +233,7 @@ class Run:
         inputs = {"tokens": padded}
         if "segments" in inspect.signature(type(self.model).__call__).parameters:
             inputs["segments"] = (np.arange(size) < length).astype(np.int32)[None]
-        logits = _numbers(logits_of(self.model)(self.params, inputs)[0, :length])
+        logits = _numbers(logits_of(self.model, self.params, inputs)[0, :length])
         chances = jax.nn.log_softmax(logits.astype(np.float32))
         return np.asarray(chances)[np.arange(length), tokens[1:]]
 
@@ -288,7 +288,7 @@ class Run:
             if (1 if isinstance(example, str) else len(example)) != self.num_texts:
                 raise InvalidInput(f"expected {expected} for each example, got {example!r}")
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
-        logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
+        logits = self._by_rows(inputs, lambda rows: logits_of(self.model, self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
     def fill_in(self, text: str) -> list[tuple[str, float]]:
@@ -311,7 +311,7 @@ class Run:
             raise InvalidInput(
                 f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
             )
-        logits = logits_of(self.model)(self.params, {"tokens": np.asarray(tokens)[None]})
+        logits = logits_of(self.model, self.params, {"tokens": np.asarray(tokens)[None]})
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
         ranked = np.argsort(-probabilities[: tokenizer.vocab_size])
         ranked = ranked[~np.isin(ranked, specials[:4])][:5]
@@ -338,11 +338,14 @@ class Run:
         return np.concatenate(results)[:count]
 
 
-@functools.lru_cache(maxsize=32)
-def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
-    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
-    apply = jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
-    return lambda params, inputs: whole(apply(params, inputs))
+def logits_of(model: Any, params: Any, inputs: Any) -> jax.Array:
+    """Returns the logits for some inputs, whole in each process."""
+    return whole(_apply(model, params, inputs))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(model: Any, params: Any, inputs: Any) -> jax.Array:
+    return model.apply({"params": params}, **inputs)
 
 
 def _key_of(seed: int) -> jax.Array:

@@ -51,18 +51,13 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
     return means, {"generated": "greedy", "sentences": len(hypotheses), **signatures}
 
 
-@functools.lru_cache(maxsize=32)
-def _writes_answers(model: Any) -> Callable[..., Any]:
-    """Returns a compiled function from parameters and a batch to tokens [B, L + 1] with answers."""
-
-    @jax.jit
-    def write(params: Any, batch: Any) -> jax.Array:
-        tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
-        asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
-        longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
-        return feed_back(longer, tokens, asked)
-
-    return write
+@functools.partial(jax.jit, static_argnums=0)
+def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
+    """Returns tokens [B, L + 1] with the model's answers."""
+    tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
+    asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
+    longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
+    return feed_back(longer, tokens, asked)
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
@@ -74,7 +69,7 @@ def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> Generati
         return {}, {}
     right = asked = 0
     for batch in task.evaluation_batches(split, run.config.evaluation.batch_size):
-        written = np.asarray(_writes_answers(run.model)(run.params, batch))[:, 1:]
+        written = np.asarray(_with_answers(run.model, run.params, batch))[:, 1:]
         is_asked = batch["weights"] > 0
         right += (is_asked & (written == batch["targets"])).sum()
         asked += is_asked.sum()
@@ -84,7 +79,7 @@ def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> Generati
 def show_answers(run: Run, task: "SyntheticTask") -> str:
     """Returns some examples of the test split with the model's answers."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    written = np.asarray(whole(_writes_answers(run.model)(run.params, batch)))
+    written = np.asarray(whole(_with_answers(run.model, run.params, batch)))
     lines = []
     for row in np.flatnonzero(batch["weights"].any(1)):
         asked = np.flatnonzero(batch["weights"][row]) + 1
@@ -120,7 +115,7 @@ def show_translations(run: Run, task: "Translation") -> str:
 def _test_batches(run: Run, task: Any, size: int) -> Iterator[tuple[Any, np.ndarray]]:
     """Yields batches of the test split with their logits."""
     for batch in task.evaluation_batches("test", size):
-        yield batch, np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+        yield batch, np.asarray(logits_of(run.model, run.params, batch["inputs"]))
 
 
 def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
