@@ -21,17 +21,12 @@ ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
 
 class Evaluation(NamedTuple):
-    """Evaluation of a whole split.
+    """Evaluation of a whole split."""
 
-    Attributes:
-      means: Loss in nats per target, accuracy, and bits_per_byte of text.
-      protocol: How the split was scored.
-      sequences: Loss, weight, correct weight (and bytes of text) of each example, arrays [N]; and
-        its cluster, the document in which a window of running text begins.
-    """
-
-    means: dict[str, Any]
-    protocol: dict[str, Any]
+    means: dict[str, Any]  # loss in nats per target, accuracy, and bits_per_byte of text
+    protocol: dict[str, Any]  # how the split was scored
+    # Loss, weight, correct weight (and bytes of text) of each example, arrays [N]; and its cluster,
+    # the document in which a window of running text begins.
     sequences: dict[str, np.ndarray]
 
     def with_generated(self, means: dict[str, Any], protocol: dict[str, Any]) -> "Evaluation":
@@ -63,8 +58,7 @@ def make_score(
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
     """Returns the score function for the model and config of a Prepared or a Run."""
-    sharding = getattr(made, "sharding", None)
-    return make_score(made.model, made.config.training.loss_chunk, sharding)
+    return make_score(made.model, made.config.training.loss_chunk, made.sharding)
 
 
 def refuse_unknown_bytes(task: Task, metric: str) -> None:

@@ -66,7 +66,18 @@ def export_run(
         tokenizer.save(str(folder / "tokenizer.json"))
         write_json(folder, "tokenizer_config.json", _tokenizer_settings(run, is_framed))
     if data and "pixel_mean" in data:
-        write_json(folder, "preprocessor_config.json", _pixels_of(run, data))
+        height, width, _ = run.model.image_shape
+        scaling = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": height, "width": width},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": data["pixel_mean"],
+            "image_std": data["pixel_deviation"],
+        }
+        write_json(folder, "preprocessor_config.json", scaling)
     architecture = exported.config["architectures"][0]
     card = _model_card(run, architecture, name, scores or {})
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -116,21 +127,6 @@ def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **names,
-    }
-
-
-def _pixels_of(run: Run, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns preprocessor_config.json, the scaling of pixels."""
-    height, width, _ = run.model.image_shape
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": data["pixel_mean"],
-        "image_std": data["pixel_deviation"],
     }
 
 

@@ -29,8 +29,6 @@ from transformer_jax.training.pretrained import config_to_use
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import make_initial_state
 
-_SHOWN = 8  # classes in a message
-
 
 def _run_of_huggingface(source: str | Path) -> Run:
     from transformer_jax.interop import from_huggingface
@@ -174,10 +172,8 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
         raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")
     classes = tuple(task.facts.get("classes", ()))
     if classes and classes != run.classes:
-        shown = [", ".join(names[:_SHOWN]) or "none" for names in (classes, run.classes)]
-        raise InvalidInput(
-            f"data.source={source}: its classes are {shown[0]}; the model knows {shown[1]}"
-        )
+        own, known = (", ".join(names[:8]) or "none" for names in (classes, run.classes))
+        raise InvalidInput(f"data.source={source}: its classes are {own}; the model knows {known}")
     if run.num_texts > task.sizes.get("num_types", 1):
         raise InvalidInput(f"data.source={source}: it has single texts; the model reads pairs")
     for name, size in task.sizes.items():

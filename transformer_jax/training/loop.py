@@ -177,10 +177,7 @@ def _take_steps(
 class Member:
     """A run that is trained alone or together with others: its files, its state, its schedule.
 
-    Attributes:
-      prepared: Data, model and optimizer, set by `begin`.
-      has_ended: Whether it needs no more steps.
-      error: The error that ended it early, or None.
+    It needs no more steps if it `has_ended`, early because of an `error`.
     """
 
     def __init__(

@@ -186,10 +186,8 @@ def score_batch(
     Args:
       model: A model that takes the batch's inputs and `return_hidden` and has `project`, as Decoder
         does; a model without `project` returns logits directly.
-      params: Parameters of the model.
-      batch: A batch of a task.
-      objective: An entry of OBJECTIVES, or user-defined.
-      key: PRNG key of the objective.
+      params, batch: Its parameters, and a batch of a task.
+      objective, key: An entry of OBJECTIVES, or user-defined, and its PRNG key.
       **options: Further arguments of `model.apply`, such as train and rngs.
     Returns:
       Sums of [B] each, and the sum of the values sown under `losses`, [B], 0 in most models.

@@ -98,19 +98,15 @@ class Program:
             states = [jax.tree.map(jnp.zeros_like, first.state) for _ in range(num_idle)]
             idle = [first._replace(state=state, num_steps=np.int32(0)) for state in states]
             lists = zip(*requests, *idle, strict=True)
-            results = zip(*program(*map(list, lists)), strict=True)
+            results = program(*map(list, lists))
         results = [(state, jax.tree.map(np.asarray, records)) for state, records in results]
         seconds = time.monotonic() - started
         most = max(int(request.num_steps) for request in requests)
         return [StepResult(*pair, seconds, most) for pair in results[: len(requests)]]
 
-    def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
+    def _advance(self, *requests: list) -> list[tuple[TrainState, StepRecord]]:
         """Applies Prepared.advance to several members; each argument is a list."""
         stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *column) for column in requests]
-        states, records = jax.vmap(self.prepared.advance)(*stacked)
-
-        def lane(tree: Any, index: int) -> Any:
-            return jax.tree.map(lambda leaf: leaf[index], tree)
-
+        results = jax.vmap(self.prepared.advance)(*stacked)
         lanes = range(self.width)
-        return [lane(states, i) for i in lanes], [lane(records, i) for i in lanes]
+        return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], results) for lane in lanes]
