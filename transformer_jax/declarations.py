@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import Doc
 
 from transformer_jax.options import (
     FINITE,
@@ -241,8 +242,11 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
     Raises:
       ValueError: An option has no default.
     """
-    parameters, meanings = inspect.signature(variant).parameters, _meanings(variant)
+    parameters = inspect.signature(variant).parameters
     kinds = {name: kind for name, kind in _kinds(variant).items() if name in parameters}
+    marks = [(name, mark) for name, kind in kinds.items() for mark in _unwrapped(kind)[1]]
+    meanings = {name: mark.documentation for name, mark in marks if isinstance(mark, Doc)}
+    meanings |= _meanings(variant)
     for name in kinds:
         if parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{name}: an option needs a default")
