@@ -34,7 +34,7 @@ _HOPPER = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz"
 _HOPPER |= {"shared_memory_per_core": 228 << 10}
 _AMPERE = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
 _AMPERE |= {"shared_memory_per_core": 164 << 10}
-# Name -> kind, bytes of memory, bandwidth, further facts for XLA's description.
+# Name -> kind, bytes of memory, bandwidth, facts for XLA's description, bytes of the L2 cache.
 _GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, _HOPPER, 50 << 20),
     "h200": ("NVIDIA H200", 150_754_820_096, 4.8e12, _HOPPER, 60 << 20),

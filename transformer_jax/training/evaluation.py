@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
-from transformer_jax.errors import InvalidInput
 from transformer_jax.placement import cut_examples, keep_everywhere, put, sharded
 from transformer_jax.training.objectives import CrossEntropy, Sums, in_chunks, score_batch
 
@@ -61,12 +59,6 @@ def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
     return make_score(made.model, made.config.training.loss_chunk, made.sharding)
 
 
-def refuse_unknown_bytes(task: Task, metric: str) -> None:
-    """Raises InvalidInput if a metric is bits per byte and a task's targets are not bytes."""
-    if metric == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
-        raise InvalidInput("--metric=bits_per_byte: the targets of this data are not bytes")
-
-
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
@@ -98,13 +90,3 @@ def evaluate(
         of_example = clusters(split)
         rows["cluster"] = np.pad(of_example, (0, len(is_example) - len(of_example)))
     return Evaluation(means, protocol, {name: column[is_example] for name, column in rows.items()})
-
-
-def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
-    """Writes the scores of each example of each split as arrays SPLIT/loss, SPLIT/weight, ..."""
-    columns: dict[str, Any] = {
-        f"{split}/{name}": column
-        for split, evaluation in scored.items()
-        for name, column in evaluation.sequences.items()
-    }
-    np.savez_compressed(path, **columns)

@@ -35,7 +35,7 @@ from transformer_jax.training.compatibility import (
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
 )
-from transformer_jax.training.evaluation import evaluate, score_of, write_sequences
+from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
@@ -480,7 +480,12 @@ class Member:
             stored = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
             facts = {"metrics": facts_of_metrics(asked)} if asked else {}
             directory.write_json("evaluation.json", stored | facts)
-            write_sequences(directory.file("sequences.npz"), scored)
+            sequences: dict[str, Any] = {
+                f"{split}/{name}": column
+                for split, evaluation in scored.items()
+                for name, column in evaluation.sequences.items()
+            }
+            np.savez_compressed(directory.file("sequences.npz"), **sequences)
 
     def _call_hooks(self) -> dict[str, float]:
         """Calls the config's hooks, which may change the state; returns their numbers."""
