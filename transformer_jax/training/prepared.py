@@ -212,14 +212,14 @@ class Prepared:
 
     def own_batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step, or this process's rows of it."""
-        if self.sharding is None or jax.process_count() == 1:
+        if self._own_rows is None:
             return self.task.batch(seed, step)
         return batch_rows(self.task, seed, step, self._own_rows)
 
     @functools.cached_property
-    def _own_rows(self) -> np.ndarray:
-        assert self.sharding is not None
-        return self.sharding.rows_of_process(self.task.batch(0, 0))
+    def _own_rows(self) -> np.ndarray | None:
+        is_alone = self.sharding is None or jax.process_count() == 1
+        return None if is_alone else self.sharding.rows_of_process(self.task.batch(0, 0))
 
     @functools.cached_property
     def capacity(self) -> int:
