@@ -80,13 +80,9 @@ def make_plan(
 ) -> Plan:
     """Compiles the training step of a config for a device, as a run would.
 
-    Args:
-      config: The checked config, with the changes.
-      device: The target.
-      changes: The changes, to be named in the plan.
-      thorough: Whether the compiler optimises as long as it does by default.
-      allow: User-defined modules that may be imported.
-      steps: Number of steps to run too, on a device of this machine.
+    The config is checked and has the `changes`, which are named in the plan. A `thorough` compiler
+    optimises as long as it does by default; `steps` are taken too, on a device of this machine.
+
     Raises:
       InvalidInput: The data is needed and missing, or the model cannot be made.
     """

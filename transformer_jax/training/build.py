@@ -73,11 +73,8 @@ def make_task(
 ) -> Task:
     """Reads the data that a config names.
 
-    Args:
-      config: The whole config.
-      tokenizer: Tokenizer of a stored run; the config's if None.
-      allow: User-defined modules that may be imported.
-      **changes: Different values for arguments of the task, e.g. `stride`.
+    Args: As in prepared.prepare; `changes` are other values for arguments of the task, e.g. stride.
+
     Raises:
       InvalidInput: The data cannot be read, or a user-defined class failed.
     """

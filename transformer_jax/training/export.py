@@ -40,19 +40,14 @@ def export_run(
     scores: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes a run into a new folder that transformers' Auto classes and load_run can load.
+    """Writes a run into a folder that transformers' Auto classes and load_run can load.
 
-    Args:
-      run: A run whose model has an equivalent in transformers, see to_huggingface.
-      folder: A new or empty folder.
-      name: Name of the run, for the model card.
-      scores: Split -> name -> number, for the model card.
-      data: `data` of the run's manifest; pixel_mean and pixel_deviation are used.
-    Returns:
-      The architecture.
+    The model card has the name of the run and the scores, split -> name -> number. pixel_mean and
+    pixel_deviation are those of `data` in the run's manifest. Returns the architecture.
+
     Raises:
-      InvalidInput: transformers has no equivalent model or tokenizer, or
-        the folder is not empty. Nothing is written then.
+      InvalidInput: transformers has no equivalent model or tokenizer, see to_huggingface, or the
+        folder is not empty. Nothing is written then.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")

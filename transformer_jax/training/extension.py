@@ -20,13 +20,6 @@ class Extension(NamedTuple):
     step: int  # number of updates so far
     changed: dict[str, tuple[Any, Any]]  # full key -> (old value, new value)
 
-    def described(self) -> list[str]:
-        """Describes the changes."""
-        return [
-            f"{key}: {before} until update {self.step}, then {now}"
-            for key, (before, now) in self.changed.items()
-        ]
-
     def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
         """Records the extension in a run's directory, which this process has locked; idempotent.
 

@@ -47,10 +47,9 @@ def measured(
 
     Args:
       names: Entries of METRICS, or MODULE:NAME.
-      run: The current model.
-      task: Its data.
-      split: Validation or test.
-      evaluation: Evaluation of the split, at the end with scores of generated output.
+      run, task: The current model, and its data.
+      split, evaluation: Validation or test, and its scores, at the end those of generated output
+        too.
       allow: Modules that may be imported.
       curve: Rows so far, see curve_of, or None while training continues.
       tell: Receives errors of user-defined metrics, which are then None, so that a finished run
