@@ -73,7 +73,7 @@ def make_task(
 ) -> Task:
     """Reads the data that a config names.
 
-    Args: As in prepared.prepare; `changes` are other values for arguments of the task, e.g. stride.
+    Args: As in prepared.prepare; `changes` replace arguments of the task, e.g. stride.
 
     Raises:
       InvalidInput: The data cannot be read, or a user-defined class failed.

@@ -36,6 +36,7 @@ from transformer_jax.training.compatibility import (
     refuse_what_is_not_installed,
 )
 from transformer_jax.training.evaluation import evaluate, score_of
+from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
@@ -523,10 +524,14 @@ class Member:
             return
         from transformer_jax.runs.pictures import draw_loss_curve
         from transformer_jax.training.measuring import results_of
-        from transformer_jax.training.showcases import demonstration_of, show_within_memory
+        from transformer_jax.training.showcases import demonstration_of
 
-        demonstration = demonstration_of(self.config.data.task)
-        shown = show_within_memory(demonstration, self._run, self.task)
+        try:
+            shown = demonstration_of(self.config.data.task).show(self._run(), self.task)
+        except jax.errors.JaxRuntimeError as error:
+            if bytes_refused(error) is None:
+                raise
+            shown = "no sample: the training state leaves too little memory"
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{directory.step:08d}.txt", shown)
         rows = directory.metrics()

@@ -6,7 +6,8 @@ bits, and finished runs get the same metrics from their checkpoints.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -100,7 +101,13 @@ def try_metrics(
       InvalidInput: One of them failed, or returned no number.
     """
     own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
-    first: Any = _FirstBatch(task)
+    batch = next(iter(task.evaluation_batches("validation", _TRIED)))
+    first: Any = SimpleNamespace(  # a task of one batch
+        evaluation_batches=lambda split, batch_size: [batch],
+        scored_bytes=task.scored_bytes,
+        protocol=task.protocol,
+        clusters=lambda split: np.zeros(_TRIED, np.int64),
+    )
     scored = evaluate(score, run.params, first, "validation", _TRIED)
     at = (run, first, "validation", scored, allow)
     measured(own, *at)
@@ -124,22 +131,6 @@ def is_number(value: Any) -> bool:
 
 def _arguments_of(function: Callable) -> Set[str]:
     return inspect.signature(function).parameters.keys()
-
-
-class _FirstBatch:
-    """A task in which each split is one batch."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        yield next(iter(self._task.evaluation_batches(split, _TRIED)))
-
-    def clusters(self, split: str) -> np.ndarray:
-        return np.zeros(_TRIED, np.int64)
 
 
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:

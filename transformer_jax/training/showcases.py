@@ -15,7 +15,6 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
 from transformer_jax.options import imported
 from transformer_jax.processes import whole
-from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.run import Run, logits_of
 
 if TYPE_CHECKING:
@@ -216,16 +215,6 @@ class Demonstration(NamedTuple):
 def demonstration_of(task: str) -> Demonstration:
     """Returns the demonstration of a task, by its name in a config."""
     return imported(traits_of(task).shown_by)
-
-
-def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], task: Any) -> str:
-    """Returns the text that a run shows at its end, or a note that memory does not suffice."""
-    try:
-        return demonstration.show(run_of(), task)
-    except jax.errors.JaxRuntimeError as error:
-        if bytes_refused(error) is None:
-            raise
-        return "no sample: the training state leaves too little memory"
 
 
 # Named in the traits of tasks, data/tasks/__init__.py.
