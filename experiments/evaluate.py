@@ -52,7 +52,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.compatibility import refuse_missing_packages
     from transformer_jax.training.evaluation import evaluate, score_of
     from transformer_jax.training.loading import load_run, refuse_unlike
-    from transformer_jax.training.measuring import Measured, measured
+    from transformer_jax.training.measuring import measured
     from transformer_jax.training.run import to_write
     from transformer_jax.training.showcases import demonstration_of
 
@@ -76,15 +76,15 @@ def main(argv: list[str]) -> dict[str, Any]:
     for remark in task.remarks:
         print(f"note   {remark}", file=sys.stderr)
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
-    writer, split = to_write(run, run.sharding), arguments.split
-    written = demonstration_of(config.data.task).scores(writer, task, split)
-    # The task's targets are not framed as those that a model of theirs was trained on.
-    means = written.means if run.begins else scored.means | written.means
-    protocol = scored.protocol | written.protocol
-    at = Measured(run, task, arguments.split, scored._replace(means=means))
+    if run.begins:  # the task's targets are not framed as those that it was trained on
+        scored = scored._replace(means={})
+    written = demonstration_of(config.data.task).scores(
+        to_write(run, run.sharding), task, arguments.split
+    )
+    scored = scored.with_generated(*written)
     own = own_modules(config) <= set(arguments.allow)
     asked = [name for name in config.evaluation.metrics if own or not is_user_defined(name)]
-    means = means | measured(asked, at, arguments.allow)
+    means = scored.means | measured(asked, run, task, arguments.split, scored, arguments.allow)
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
     for name in config.evaluation.metrics:
         if name not in means:
@@ -92,11 +92,15 @@ def main(argv: list[str]) -> dict[str, Any]:
             is_stored = is_run and arguments.source is None
             is_stored = is_stored and name in directory.evaluation().get(arguments.split, {})
             print(f"{name}: not measured here, {why}{'; evaluation.json has it' * is_stored}")
-    print("  ".join(f"{name} {value}" for name, value in protocol.items()))
+    print("  ".join(f"{name} {value}" for name, value in scored.protocol.items()))
     if not is_run or arguments.source is not None:
         print(f"data {config.data.source}")
-    source = config.data.source
-    return {"split": arguments.split, "source": source, "means": means, "protocol": protocol}
+    return {
+        "split": arguments.split,
+        "source": config.data.source,
+        "means": means,
+        "protocol": scored.protocol,
+    }
 
 
 def _config_to_score(arguments: Any, is_run: bool) -> Any:

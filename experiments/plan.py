@@ -15,6 +15,7 @@ Example:
     --compare="model.remat=none" --compare="model.remat=none training.accumulation=60"
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -81,7 +82,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         plans[name] = make_plan(
             config, device, changes, arguments.thorough, arguments.allow, arguments.steps
         )
-    figures = {name: plan.to_dict() for name, plan in plans.items()}
+    figures = {name: dataclasses.asdict(plan) for name, plan in plans.items()}
     if out:
         out.write_text(json.dumps(figures, indent=1) + "\n")
     print("\n".join(_report(arguments, device, plans)))
@@ -198,10 +199,10 @@ def _taken(plan: "Plan") -> list[str]:
     """Describes the measured steps."""
     if plan.taken is None:
         return []
-    times = sorted(plan.taken.seconds)
+    times = sorted(plan.taken["seconds"])
     middle = statistics.median(times)
     over = f", {middle / plan.estimate:.2f} times the estimate" if plan.estimate else ""
-    held = "" if plan.taken.memory is None else f"; at most {_size(plan.taken.memory)} held"
+    held = "" if plan.taken["memory"] is None else f"; at most {_size(plan.taken['memory'])} held"
     return [
         f"taken  {1e3 * middle:,.1f} ms a step ({1e3 * times[0]:,.1f} to {1e3 * times[-1]:,.1f})"
         f"{over}; {plan.per_step / middle:,.0f} {plan.counted} a second{held}"
@@ -223,7 +224,7 @@ def _compared(plans: "dict[str, Plan]") -> list[str]:
         rows.append(
             f"{name:{width}}  {needs:>10}  {'yes' if plan.fits else 'no':4}  "
             f"{plan.step_flops:8.3g}  {speed}"
-            + (f"  {1e3 * statistics.median(plan.taken.seconds):9.1f}" if plan.taken else "")
+            + (f"  {1e3 * statistics.median(plan.taken['seconds']):9.1f}" if plan.taken else "")
         )
     return rows
 

@@ -95,8 +95,8 @@ def _train(arguments: Namespace) -> dict[str, Any]:
         from transformer_jax.training.extension import extension_of
 
         extension = extension_of(arguments.config, directory, arguments.across_numerics)
-        for line in extension.described():
-            print(f"extend {line}")
+        for key, (before, now) in extension.changed.items():
+            print(f"extend {key}: {before} until update {extension.step}, then {now}")
     else:
         directory.refuse_other_config(arguments.config)
     if not arguments.across_numerics:

@@ -58,13 +58,10 @@ def metric(
     margin: float = 0.01,
     finish: Callable[..., float] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Marks a function as a metric.
+    """Marks a function as a metric, whose number has a unit.
 
-    Args:
-      unit: Unit of the number.
-      larger_is_better: Direction of improvement.
-      margin: Usual smallest difference that matters.
-      finish: Function from the sums over a split to the number, for metrics on the device.
+    `margin` is the usual smallest difference that matters, and `finish`, for metrics on the device,
+    the function from the sums over a split to the number.
     """
 
     def mark(function: Callable) -> Callable:
@@ -110,12 +107,9 @@ def arguments_of_metric(name: str) -> list[str]:
 
 
 def measured_by(name: str, code: str, target: float | None) -> str:
-    """Returns what determines a metric besides the run: user-defined code, and the target.
+    """Returns what determines a metric besides the run: user-defined code, and evaluation.target.
 
-    Args:
-      name: Name of the metric.
-      code: Hash of its file; "" if it is an entry of METRICS.
-      target: evaluation.target.
+    `code` is the hash of its file; "" if it is an entry of METRICS.
     """
     takes_one = target is not None and "target" in arguments_of_metric(name)
     return f"{code} to {target:g}".lstrip() if takes_one else code
@@ -201,12 +195,10 @@ def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
     return (weights * (apart**2).sum(-1)).reshape(len(weights), -1).sum(-1)
 
 
-def _expected_error(counts: np.ndarray, right: np.ndarray, confidences: np.ndarray) -> float:
-    """Returns the weighted mean distance of confidence and accuracy over bins."""
-    return float(np.abs(right - confidences).sum() / counts.sum())
-
-
-@metric("share of targets", finish=_expected_error)
+@metric(
+    "share of targets",
+    finish=lambda counts, right, sure: float(np.abs(right - sure).sum() / counts.sum()),
+)
 def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
     """Expected calibration error over 15 equal bins: Guo et al. 2017, arXiv:1706.04599, eq. 3."""
     import jax
@@ -232,36 +224,31 @@ def area_under_curve(curve: Curve) -> float | None:
     return float(np.trapezoid(losses, updates) / (updates[-1] - updates[0]))
 
 
-def _at_target(curve: Curve, target: float | None, axis: str) -> float | None:
-    """Value on an axis at the first evaluation whose loss was at the target or below."""
-    for row in curve:
-        if target is not None and "eval/loss" in row and row["eval/loss"] <= target:
-            return row.get(axis)
-    return None
+def _to_target(axis: str, margin: float, doc: str) -> Any:
+    """Returns the metric that is the value on an axis when the loss first reaches the target."""
+
+    @metric(axis, margin=margin)
+    def reached(curve: Curve, target: float | None) -> float | None:
+        for row in curve:
+            if target is not None and "eval/loss" in row and row["eval/loss"] <= target:
+                return row.get(axis)
+        return None
+
+    reached.__name__, reached.__doc__ = f"{axis}_to_target", doc
+    return reached
 
 
-@metric("updates", margin=10)
-def updates_to_target(curve: Curve, target: float | None) -> float | None:
-    """Updates until an evaluation first reached evaluation.target."""
-    return _at_target(curve, target, "updates")
-
-
-@metric("tokens", margin=1e4)
-def tokens_to_target(curve: Curve, target: float | None) -> float | None:
-    """Training tokens until an evaluation first reached evaluation.target."""
-    return _at_target(curve, target, "tokens")
-
-
-@metric("seconds", margin=1)
-def seconds_to_target(curve: Curve, target: float | None) -> float | None:
-    """Seconds of training steps until then, on this machine, without evaluations."""
-    return _at_target(curve, target, "seconds")
-
-
-@metric("operations", margin=1e9)
-def operations_to_target(curve: Curve, target: float | None) -> float | None:
-    """Operations until then: 6 for each multiplication of a forward pass, as papers count."""
-    return _at_target(curve, target, "operations")
+_FIRST = "until an evaluation first reached evaluation.target."
+updates_to_target = _to_target("updates", 10, f"Updates {_FIRST}")
+tokens_to_target = _to_target("tokens", 1e4, f"Training tokens {_FIRST}")
+seconds_to_target = _to_target(
+    "seconds", 1, "Seconds of training steps until then, on this machine, without evaluations."
+)
+operations_to_target = _to_target(
+    "operations",
+    1e9,
+    "Operations until then: 6 for each multiplication of a forward pass, as papers count.",
+)
 
 
 _SCORED = (loss, accuracy, bits_per_byte, generated_accuracy, bleu, chrf)

@@ -34,7 +34,7 @@ _HOPPER = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz"
 _HOPPER |= {"shared_memory_per_core": 228 << 10}
 _AMPERE = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
 _AMPERE |= {"shared_memory_per_core": 164 << 10}
-# Name -> kind, bytes of memory, bandwidth, further facts for XLA's description.
+# Name -> kind, bytes of memory, bandwidth, facts for XLA's description, bytes of the L2 cache.
 _GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, _HOPPER, 50 << 20),
     "h200": ("NVIDIA H200", 150_754_820_096, 4.8e12, _HOPPER, 60 << 20),
@@ -45,27 +45,16 @@ DEVICES = (*_TPUS, *_GPUS, *HERE)
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Target of a compilation: a device, or several that are linked.
+    """Target of a compilation: a device, or several that are linked."""
 
-    Attributes:
-      name: Name for `--device`.
-      kind: Full name.
-      memory: Bytes available to a program.
-      rates: FLOPs per second, by dtype of the products.
-      bandwidth: Bandwidth of main memory, bytes per second.
-      targets: Targets of the compilation, one per device.
-      quick_options: Compiler options for speed of compilation.
-      remark: Remark on these figures.
-    """
-
-    name: str
-    kind: str
-    memory: int
-    rates: dict[str, float]
-    bandwidth: float
-    targets: tuple[Any, ...]
-    quick_options: dict[str, Any]
-    remark: str = ""
+    name: str  # for `--device`
+    kind: str  # full name
+    memory: int  # bytes available to a program
+    rates: dict[str, float]  # FLOPs per second, by dtype of the products
+    bandwidth: float  # of main memory, bytes per second
+    targets: tuple[Any, ...]  # of the compilation, one per device
+    quick_options: dict[str, Any]  # of the compiler, for speed of compilation
+    remark: str = ""  # on these figures
 
 
 def find_device(name: str) -> Device:
@@ -105,7 +94,29 @@ def _tpu(name: str, generation: str, chips: str) -> Device:
 def _gpu(name: str, model: str, count: str) -> Device:
     kind, memory, bandwidth, chip, l2_cache = _GPUS[model]
     number = _count(name, count, _LINKED, "of them, linked in one machine")
-    description = _description(kind, memory, bandwidth, chip | {"l2_cache_size": l2_cache})
+    facts = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 48 << 10,
+        "threads_per_core_limit": 2048,
+        "block_dim_limit_x": (1 << 31) - 1,
+        "block_dim_limit_y": (1 << 16) - 1,
+        "block_dim_limit_z": (1 << 16) - 1,
+        "memory_bandwidth": int(bandwidth),
+        "device_memory_size": memory,
+        "registers_per_core_limit": 1 << 16,
+        "registers_per_block_limit": 1 << 16,
+        "shared_memory_per_block_optin": chip["shared_memory_per_core"] - 1024,
+        **chip,
+        "l2_cache_size": l2_cache,
+    }
+    major = facts.pop("major")
+    lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
+    description = (  # text of XLA's GpuTargetConfigProto
+        f"gpu_device_info {{\n{lines}\n  cuda_compute_capability {{ major: {major} }}\n}}\n"
+        'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 10 patch: 0 }\n'
+        f'device_description_str: "{kind}"\n'
+    )
     targets = _topology(name, "cuda", topology=f"1x1x{number}", target_config=description)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     remark = (
@@ -166,32 +177,6 @@ def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
             f"--device={name}: its compiler is not installed: in a clone, pip install -e "
             f"'.[train,{platform}]' in a separate environment"
         ) from error
-
-
-def _description(kind: str, memory: int, bandwidth: float, chip: dict[str, Any]) -> str:
-    """Returns XLA's description of a GPU, as text of its GpuTargetConfigProto."""
-    facts = {
-        "threads_per_block_limit": 1024,
-        "threads_per_warp": 32,
-        "shared_memory_per_block": 48 << 10,
-        "threads_per_core_limit": 2048,
-        "block_dim_limit_x": (1 << 31) - 1,
-        "block_dim_limit_y": (1 << 16) - 1,
-        "block_dim_limit_z": (1 << 16) - 1,
-        "memory_bandwidth": int(bandwidth),
-        "device_memory_size": memory,
-        "registers_per_core_limit": 1 << 16,
-        "registers_per_block_limit": 1 << 16,
-        "shared_memory_per_block_optin": chip["shared_memory_per_core"] - 1024,
-        **chip,
-    }
-    major = facts.pop("major")
-    lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
-    return (
-        f"gpu_device_info {{\n{lines}\n  cuda_compute_capability {{ major: {major} }}\n}}\n"
-        'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 10 patch: 0 }\n'
-        f'device_description_str: "{kind}"\n'
-    )
 
 
 def matrix_rate(dtype: str, size: int) -> float:

@@ -1,10 +1,10 @@
 """The largest buffers and the kernels of a compiled program, read from its text."""
 
 import collections
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 _COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-~]+) \(.*\{$")
 _INSTRUCTION = re.compile(
@@ -29,20 +29,14 @@ _OF_NAME = {
 }
 
 
-class Buffer(NamedTuple):
-    """Arrays of one shape made by one module.
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """Arrays of one shape made by one module."""
 
-    Attributes:
-      nbytes: Size of one array, including padding by the device's tiles.
-      shape: Dtype and lengths of the axes.
-      site: The module, with * for the number of a block; "gradient of ..." in the backward pass.
-      count: Number of arrays; not all are kept at the same time.
-    """
-
-    nbytes: int
-    shape: str
-    site: str
-    count: int
+    nbytes: int  # of one array, including padding by the device's tiles
+    shape: str  # dtype and lengths of the axes
+    site: str  # the module, * for the number of a block; "gradient of ..." in the backward pass
+    count: int  # of arrays; not all are kept at the same time
 
 
 def largest_buffers(text: str, count: int) -> list[Buffer]:

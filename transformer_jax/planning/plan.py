@@ -32,88 +32,42 @@ _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
-    """Seconds of a step in each of several calls, and peak bytes on a device.
-
-    memory is None if the device does not say, or if this process used more before.
-    """
-
-    seconds: tuple[float, ...]
-    memory: int | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
     """Resources of one training step on a device, or on each of several.
 
-    Attributes:
-      device: Name of the device.
-      mesh: Number of devices by axis; {} for one.
-      changes: Changes of the config for this plan.
-      fits: Whether the memory suffices.
-      memory: Bytes available to a program.
-      needed: Peak bytes, or None if the compiler failed without saying.
-      laid_out: Bytes of arguments and temporaries as placed by the compiler, with gaps; with
-        spare room, libtpu takes more than needed. None if it failed.
-      held: Parts of these bytes: parameters, optimizer, batches, and the rest, which
-        the step itself keeps (activations, gradients, scratch).
-      per_step: Tokens (or examples) per update.
-      counted: Unit of per_step.
-      model_flops: Products of three forward passes, the basis of MFU.
-      step_flops: Products of all devices, including recomputed ones.
-      traffic: Bytes to and from a device's main memory, see bytes_accessed; None if the compiler
-        failed or does not say.
-      seconds: Seconds of a step at the device's full rates: products and traffic.
-      kernels: Number of kernels by kind, a loop's body counted once.
-      compile_seconds: Seconds of compilation on this machine.
-      made_with: Versions of the compiler's packages.
-      attention: Implementations of fused attention.
-      made_up: Whether the text was missing, so that only its shapes are those of the config.
+    The estimate of a step's seconds is that of the roofline model (Williams et al. 2009): the
+    larger of `seconds`. It is too large if arrays stay in a cache; communication of several devices
+    is not counted.
     """
 
     device: str
-    mesh: dict[str, int]
-    changes: dict[str, Any]
+    mesh: dict[str, int]  # devices by axis; {} for one
+    changes: dict[str, Any]  # of the config, for this plan
     fits: bool
-    memory: int
-    needed: int | None
+    memory: int  # bytes available to a program
+    needed: int | None  # peak bytes, or None if the compiler failed without saying
+    # Bytes of arguments and temporaries as placed by the compiler, with gaps; with spare room,
+    # libtpu takes more than needed. None if it failed.
     laid_out: int | None
+    # Parts of these bytes: parameters, optimizer, batches, and the rest, which the step itself
+    # keeps (activations, gradients, scratch).
     held: dict[str, int]
     parameters: int
-    per_step: float
+    per_step: float  # tokens or examples, see `counted`, per update
     counted: str
-    model_flops: float
-    step_flops: float
-    traffic: float | None
-    seconds: dict[str, float]
+    model_flops: float  # products of three forward passes, the basis of MFU
+    step_flops: float  # products of all devices, including recomputed ones
+    traffic: float | None  # see bytes_accessed; None if the compiler failed or does not say
+    seconds: dict[str, float]  # at the device's full rates: of products, and of traffic if known
+    estimate: float | None  # seconds of a step, or None if the traffic is not known
+    mfu: float | None  # by the estimate
     largest: tuple[Buffer, ...]
-    kernels: dict[str, int]
-    compile_seconds: float
-    made_with: dict[str, str]
-    attention: tuple[str, ...]
-    made_up: bool
-    taken: Taken | None = None
-
-    @property
-    def estimate(self) -> float | None:
-        """Seconds of a step by the roofline model (Williams et al. 2009): the larger of the two.
-
-        None if the compiler failed. Too large if arrays stay in a cache; communication of
-        several devices is not counted.
-        """
-        return max(self.seconds.values()) if "traffic" in self.seconds else None
-
-    @property
-    def mfu(self) -> float | None:
-        """MFU by the estimate."""
-        useful = self.model_flops / self.step_flops * self.seconds["products"]
-        return useful / self.estimate if self.estimate else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the plan as plain JSON values."""
-        largest = [buffer._asdict() for buffer in self.largest]
-        derived = {"estimate": self.estimate, "mfu": self.mfu, "largest": largest}
-        return dataclasses.asdict(self) | derived
+    kernels: dict[str, int]  # number by kind, a loop's body counted once
+    compile_seconds: float  # on this machine
+    made_with: dict[str, str]  # versions of the compiler's packages
+    attention: tuple[str, ...]  # implementations of fused attention
+    made_up: bool  # whether the text was missing, so that only its shapes are those of the config
+    taken: dict[str, Any] | None  # see _take; None if no step was taken
 
 
 def make_plan(
@@ -126,13 +80,9 @@ def make_plan(
 ) -> Plan:
     """Compiles the training step of a config for a device, as a run would.
 
-    Args:
-      config: The checked config, with the changes.
-      device: The target.
-      changes: The changes, to be named in the plan.
-      thorough: Whether the compiler optimises as long as it does by default.
-      allow: User-defined modules that may be imported.
-      steps: Number of steps to run too, on a device of this machine.
+    The config is checked and has the `changes`, which are named in the plan. A `thorough` compiler
+    optimises as long as it does by default; `steps` are taken too, on a device of this machine.
+
     Raises:
       InvalidInput: The data is needed and missing, or the model cannot be made.
     """
@@ -165,8 +115,12 @@ def make_plan(
         held["the step"] = max(0, needed - sum(held.values()))
     fits = compiled is not None and needed is not None and needed <= device.memory
     bounds = {"products": flops_here / device.rates[config.model.dtype]}
+    estimate = mfu = None
+    model_flops = prepared.operations_of_update
     if traffic is not None:
         bounds["traffic"] = traffic / device.bandwidth
+        estimate = max(bounds.values())
+        mfu = model_flops / step_flops * bounds["products"] / estimate
     return Plan(
         device=device.name,
         mesh={axis: size for axis, size in mesh.items() if size > 1},
@@ -179,10 +133,12 @@ def make_plan(
         parameters=prepared.num_parameters,
         per_step=prepared.count_of_update,
         counted=prepared.task.counted,
-        model_flops=prepared.operations_of_update,
+        model_flops=model_flops,
         step_flops=step_flops,
         traffic=traffic,
         seconds=bounds,
+        estimate=estimate,
+        mfu=mfu,
         largest=tuple(largest_buffers(text, _LARGEST)),
         kernels=kernels(text),
         compile_seconds=seconds,
@@ -198,12 +154,8 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
 
     The compiler counts the body of a loop once. Parts of an accumulated batch and scanned blocks
     are loops, so the bytes are scaled by the ratio of all operations to those it counts, but
-    at most by the number of repeats of these loops. Returns None if it counts no bytes.
-
-    Args:
-      compiled: The compiled step.
-      flops: Products of a device in a step, every repeat counted.
-      config: Config of the run.
+    at most by the number of repeats of these loops. Returns None if it counts no bytes. `flops` are
+    the products of a device in a step, every repeat counted.
     """
     analysis = compiled.cost_analysis() or {}
     accessed, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
@@ -216,9 +168,17 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
     return accessed * min(max(missed, 1.0), repeats)
 
 
-def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
-    """Takes one step, then `steps` in each of several calls."""
-    before, count = _most_held(device), min(steps, prepared.capacity)
+def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> dict[str, Any]:
+    """Takes one step, then `steps` in each of several calls.
+
+    Returns the seconds of a step in each call, and as memory the peak bytes; None if the device
+    does not say, or if this process used more before.
+    """
+
+    def most_held() -> int:
+        return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+
+    before, count = most_held(), min(steps, prepared.capacity)
     seconds: list[float] = []
     with jax.default_device(device):
         state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, count)
@@ -228,20 +188,12 @@ def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
             started = time.perf_counter()
             state, _ = jax.block_until_ready(compiled(*arguments))
             seconds.append((time.perf_counter() - started) / number)
-    held = _most_held(device)
-    return Taken(tuple(seconds[1:]), held if held > before else None)
-
-
-def _most_held(device: Any) -> int:
-    """Returns the peak bytes of the process so far; 0 if the device does not say."""
-    return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+    held = most_held()
+    return {"seconds": seconds[1:], "memory": held if held > before else None}
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
-    """Lowers the program of a run for its sharding, or for a device if it has none.
-
-    The program takes some steps, with the state donated.
-    """
+    """Lowers the program of a run for its sharding, or for a device if it has none."""
     mesh = prepared.sharding
     elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere
 

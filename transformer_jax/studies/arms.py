@@ -32,7 +32,7 @@ from transformer_jax.studies.tables import spell_share
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.objectives import safe_mean, score_batch
-from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest
 
 # ---------------------------------------------------------------- costs
@@ -137,7 +137,7 @@ class Probe(NamedTuple):
 def probe(prepared: Prepared) -> Probe:
     """Starts an arm from seed 0, or from its initial weights, and computes its first batch."""
     params = prepared.start(prepared.config)[0].params
-    batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
+    batch = prepared.task.batch(seed_of(prepared.config, "order"), 0)
     changed = []  # the inputs with a different last token, if earlier logits must not depend on it
     if prepared.config.data.task == "language_modelling":
         tokens = np.array(batch["inputs"]["tokens"])

@@ -25,7 +25,6 @@ from transformer_jax.studies.design import Design, gate_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
 from transformer_jax.studies.referee import CannotTrain, Journal, Try, spelled
 from transformer_jax.studies.workers import Workers
-from transformer_jax.training.evaluation import refuse_unknown_bytes
 
 _BASE, _CHANGE = "base", "change"
 # Failures that do not depend on the change: a full disk, or one without permission.
@@ -67,7 +66,9 @@ class TrainedPairs:
             self._arms = builder.arms()
         for arm in self._arms.values():
             arm.find_folder(1)
-        refuse_unknown_bytes(self._arms[_BASE].prepared.task, asked["metric"])
+        task = self._arms[_BASE].prepared.task
+        if asked["metric"] == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
+            raise InvalidInput("--metric=bits_per_byte: the targets of this data are not bytes")
         if scored_on_other_data(self._arms, _BASE):
             self._refuse("what it is scored on is not the base's, so that no scores compare")
         with progress.busy("looking whether the change took"):

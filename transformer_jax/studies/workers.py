@@ -20,7 +20,7 @@ from transformer_jax.studies.arms import Arm, Estimate
 from transformer_jax.studies.cells import DONE, OUTCOMES, Cell, code_hash, for_target, read_details
 from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.loop import Member, train_members
-from transformer_jax.training.measuring import Measured, facts_of_metrics, measured
+from transformer_jax.training.measuring import facts_of_metrics, measured
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.program import Program
@@ -48,8 +48,8 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
         # The cell has the scores of generated text; nothing is generated again.
         generated = {key: v for key, v in cell.means(split).items() if isinstance(v, float)}
         scored = scored._replace(means={**generated, **scored.means})
-        at = Measured(run, prepared.task, split, scored, curve)
-        figures[split] = measured(names, at, prepared.allow, again=True)
+        at = (run, prepared.task, split, scored, prepared.allow)
+        figures[split] = measured(names, *at, curve=curve, again=True)
     figures["facts"] = for_target(facts_of_metrics(names), run.config.evaluation.target)
     details = read_details(cell)  # another launch may have written meanwhile
     before = details.get("metrics", {})
@@ -250,8 +250,8 @@ class Workers:
             elif member.error is not None:
                 self.lost[cell.arm, cell.seed] = in_one_line(member.error)
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
-            if member.error is None and program.is_compiled:
-                self.peak_bytes[cell.arm] = program.bytes_of_member
+            if member.error is None and (most := program.bytes_of_member) is not None:
+                self.peak_bytes[cell.arm] = most
         return elsewhere
 
     def _member(self, arm: Arm, cell: Cell, board: StudyProgress) -> Member:

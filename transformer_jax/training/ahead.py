@@ -26,18 +26,14 @@ def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
 
 
 class BatchesAhead:
-    """The batches of one run, some of them made in advance.
-
-    Attributes:
-      waited: Mean seconds per step that training waited for its batches, in the last call.
-      seconds: Seconds to make the newest batch.
-    """
+    """The batches of one run, some of them made in advance."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         """Makes no batch yet; `make` is the function from a step to its batch."""
         self._make = make
         self._made: dict[int, Batch] = {}
-        self.waited = self.seconds = 0.0
+        self.waited = 0.0  # mean seconds per step that the last call waited for its batches
+        self.seconds = 0.0  # to make the newest batch
 
     def take(self, steps: Sequence[int]) -> list[Batch]:
         """Returns the batches of some steps; missing ones are made now."""

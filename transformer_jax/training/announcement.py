@@ -15,11 +15,9 @@ from transformer_jax.training.prepared import Prepared
 def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: bool) -> None:
     """Reports what will be trained (remarks, data, model), and compiles its step.
 
-    Args:
-      prepared: Data, model and optimizer.
-      progress: Receives the report.
-      compiles: Whether the run has its own program.
-      is_new: Whether it may still be refused for lack of memory; a resumed run may not.
+    Compiles nothing unless the run `compiles` its own program. A resumed run, not `is_new`, is not
+    refused for lack of memory.
+
     Raises:
       InvalidInput: The step does not fit the device.
     """
@@ -55,12 +53,7 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
 
 
 def kernels_of(prepared: Prepared, platform: str) -> list[str]:
-    """Returns the implementation of each fused attention of a training step, see kernels_taken.
-
-    Args:
-      prepared: Data, model and optimizer.
-      platform: Target platform: cpu, gpu or tpu.
-    """
+    """Returns the implementation of each fused attention of a training step on cpu, gpu or tpu."""
     chosen = flatten(prepared.config.model)
     if not any(key.endswith("attention") and name == "fused" for key, name in chosen.items()):
         return []

@@ -31,10 +31,8 @@ def make_run_sharding(
 ) -> "Sharding | None":
     """Returns the sharding of a config's arrays over its `mesh`, or None for one device.
 
-    Args:
-      config: The whole config.
-      allow: User-defined modules that may be imported.
-      devices: Devices of the mesh; jax's if None.
+    Args: As in prepared.prepare.
+
     Raises:
       InvalidInput: There are too few devices.
     """
@@ -75,13 +73,8 @@ def make_task(
 ) -> Task:
     """Reads the data that a config names.
 
-    Args:
-      config: The whole config.
-      tokenizer: Tokenizer of a stored run; the config's if None.
-      allow: User-defined modules that may be imported.
-      **changes: Different values for arguments of the task, e.g. `stride`.
-    Returns:
-      The task, with the options that it declares.
+    Args: As in prepared.prepare; `changes` replace arguments of the task, e.g. stride.
+
     Raises:
       InvalidInput: The data cannot be read, or a user-defined class failed.
     """
@@ -89,10 +82,8 @@ def make_task(
     of_user = [n for n in ("task", "source", "tokenizer") if names_own(f"data.{n}", data[n])]
 
     def option(name: str) -> Any:
-        """Returns an option of `data`, or the user-defined object that it names."""
-        if name not in of_user:
-            return data[name]
-        return chosen({}, data[name], f"data.{name}", allow)
+        is_own = name in of_user
+        return chosen({}, data[name], f"data.{name}", allow) if is_own else data[name]
 
     source = option("source")
     arguments = {
@@ -114,10 +105,7 @@ def make_task(
 def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:
     """Builds the module that a config's `model` section describes.
 
-    Args:
-      config: The whole config.
-      sizes: Fields of the class that the data determines: vocab_size, num_classes, ...
-      allow: User-defined modules that may be imported.
+    `sizes` are the fields that the data determines: vocab_size, num_classes, ...
     """
     flat, architecture = flatten(config), config.model.architecture
     fields = {**_fields(flat, allow), "layer_types": _layer_types(flat, allow), **sizes}

@@ -51,7 +51,17 @@ def refuse_missing_packages(task: str) -> None:
 def refuse_task(config: ConfigDict, task: Task) -> None:
     """Raises InvalidInput if a split has no target, or a user-defined task breaks a law."""
     if is_user_defined(config.data.task):
-        _refuse_broken_laws(f"data.task={config.data.task}", task)
+        from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
+
+        who = f"data.task={config.data.task}"
+        for name, law in TASK_LAWS.items():
+            if law is disjoint_splits:  # two may be equal by chance: a remark
+                continue
+            try:
+                with faults_of(who):
+                    law(task)
+            except AssertionError as error:
+                raise InvalidInput(f"{who}: {name}: {error}") from error
     for split in ("validation", "test"):
         batches = task.evaluation_batches(split, config.evaluation.batch_size)
         if not any(batch["weights"].any() for batch in batches):
@@ -59,19 +69,6 @@ def refuse_task(config: ConfigDict, task: Task) -> None:
                 f"data.source={config.data.source}: the {split} split has no "
                 f"{task.target} to score; give more data, or other data.splits"
             )
-
-
-def _refuse_broken_laws(who: str, task: Task) -> None:
-    from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
-
-    for name, law in TASK_LAWS.items():
-        if law is disjoint_splits:  # two may be equal by chance: a remark
-            continue
-        try:
-            with faults_of(who):
-                law(task)
-        except AssertionError as error:
-            raise InvalidInput(f"{who}: {name}: {error}") from error
 
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
@@ -83,9 +80,7 @@ def own_rows_of_model(config: ConfigDict) -> list[str]:
 def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
     """Raises an error if model, task, objective and options do not fit together.
 
-    Args:
-      prepared: Data, model and objective.
-      of_user: KEY=MODULE:NAME of the user-defined parts of model and task.
+    `of_user` are the user-defined parts of model and task, KEY=MODULE:NAME.
     """
     refuse_unknown_prefixes(prepared.template.params, prepared.config)
     _refuse_what_is_not_kept(prepared)
@@ -127,8 +122,7 @@ def _refuse_what_is_not_kept(prepared: Any) -> None:
     inputs = prepared.task.batch(0, 0)["inputs"]
     traced = jax.make_jaxpr(prepared.training_pass)(prepared.stacked_template.params, inputs)
     present = names_in(traced)
-    missing = [name for name in wanted if name not in present]
-    if missing:
+    if missing := [name for name in wanted if name not in present]:
         raise InvalidInput(
             f"model.remat_options.sites: this model makes no {missing[0]}; expected "
             f"some of {', '.join(sorted(name for name in present if '.' in name))}"
@@ -185,13 +179,13 @@ def _refuse_inseparable_objective(prepared: Any) -> None:
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
     """Raises InvalidInput if an option by path names no parameter."""
     names = by_path(params)
-    for key in (
-        "training.frozen",
-        "optimizer.learning_rate_multipliers",
-        "optimizer.decay_multipliers",
-    ):
-        section, _, option = key.partition(".")
-        for prefix in (text.partition("=")[0] for text in config[section][option]):
+    options = {
+        "training.frozen": config.training.frozen,
+        "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
+        "optimizer.decay_multipliers": config.optimizer.decay_multipliers,
+    }
+    for key, texts in options.items():
+        for prefix in (text.partition("=")[0] for text in texts):
             if not any(begins(name, prefix) for name in names):
                 first = ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
                 raise InvalidInput(

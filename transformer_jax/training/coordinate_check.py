@@ -4,6 +4,7 @@ Yang et al. 2022, arXiv:2203.03466, appendix D.1. With a right parametrisation n
 with the width, so a learning rate found for a narrow model suits a wide one.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from transformer_jax.config_files import changed, own_modules
 from transformer_jax.paths import by_path
 from transformer_jax.training.build import make_model, make_objective, make_task
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.prepared import seeds_of
+from transformer_jax.training.prepared import seed_of
 from transformer_jax.training.step import make_initial_state, make_train_step
 
 
@@ -38,16 +39,12 @@ class Coordinate(NamedTuple):
 def coordinate_check(
     config: ConfigDict, widths: Sequence[int], steps: int
 ) -> dict[str, Coordinate]:
-    """Takes some updates at each width and measures the activations of the first batch.
+    """Returns the sizes of activations of the first batch after a few updates at each width.
 
-    Args:
-      config: The whole config; each width replaces `model.width`. If `model.head_dim` is given,
-        `model.num_heads` grows with the width, since everything in a block has to.
-      widths: At least two.
-      steps: Number of updates; a few suffice.
-    Returns:
-      Name of the activation -> its sizes: outputs of the blocks, of their branches, and
-      the logits.
+    Activations are the outputs of the blocks and of their branches, and the logits. Each of two or
+    more widths replaces `model.width`. If `model.head_dim` is given, `model.num_heads` grows with
+    the width, since everything in a block has to.
+
     Raises:
       ValueError: A width does not fit.
     """
@@ -74,15 +71,21 @@ def _at_width(config: ConfigDict, width: int) -> ConfigDict:
 def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:
     own = own_modules(config)
     model, optimizer = make_model(config, task.sizes, own), make_optimizer(config, own)
-    seeds, objective = seeds_of(config), make_objective(config, own)
-    state = jax.jit(make_initial_state(model, optimizer, seeds.initial))()
-    take_step = jax.jit(make_train_step(model, optimizer, seeds.dropout, objective=objective))
-    inputs = task.batch(seeds.order, 0)["inputs"]
+    objective, order = make_objective(config, own), seed_of(config, "order")
+    state = jax.jit(make_initial_state(model, optimizer, seed_of(config, "initial")))()
+    take_step = jax.jit(
+        make_train_step(model, optimizer, seed_of(config, "dropout"), objective=objective)
+    )
+    inputs = task.batch(order, 0)["inputs"]
+
+    def is_looked_at(module: Any, method: str) -> bool:
+        is_named = re.match("(attention|mixer|feed_forward)$|block_", module.name or "")
+        return method == "__call__" and is_named is not None
 
     @jax.jit
     def activations(params: Any) -> dict[str, jax.Array]:
         logits, captured = model.apply(
-            {"params": params}, **inputs, capture_intermediates=_is_looked_at
+            {"params": params}, **inputs, capture_intermediates=is_looked_at
         )
         named = sorted(by_path(captured["intermediates"]).items())
         outputs = {path.split("/__call__")[0]: leaf for path, leaf in named if "/__call__" in path}
@@ -90,15 +93,9 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
 
     before = activations(state.params)
     for step in range(steps):
-        state, _ = take_step(state, task.batch(seeds.order, step))
+        state, _ = take_step(state, task.batch(order, step))
     after = activations(state.params)
     return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
-
-
-def _is_looked_at(module: Any, method: str) -> bool:
-    name = module.name or ""
-    is_branch = name in ("attention", "mixer", "feed_forward")
-    return method == "__call__" and (is_branch or name.startswith("block_"))
 
 
 def _rms(array: jax.Array) -> float:

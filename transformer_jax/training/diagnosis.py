@@ -22,25 +22,14 @@ def non_finite(
 ) -> NonFinite:
     """Returns the error of an update that was not applied, with its reason and possible remedies.
 
+    The reason is the first array that is not finite: of parameters, then loss, then gradients.
+
     Args:
       score: Sums of each example, without dropout.
       params: Parameters before the update.
       batch: Batch of the update.
       step: Number of updates before it.
     """
-    return NonFinite(
-        f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
-        f"the parameters are those after update {step}\n"
-        f"{_first_that_is_not_finite(score, params, batch)}\n"
-        "the same command repeats that update; in a new --workdir a lower "
-        "optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm may avoid it"
-    )
-
-
-def _first_that_is_not_finite(
-    score: Callable[[Any, Batch], Sums], params: Any, batch: Batch
-) -> str:
-    """Describes the first array that is not finite: of parameters, then loss, then gradients."""
 
     def mean_loss(params: Any) -> Array:
         sums = total(score(params, batch))
@@ -49,12 +38,19 @@ def _first_that_is_not_finite(
     try:
         loss, gradients = jax.value_and_grad(mean_loss)(params)
     except jax.errors.JaxRuntimeError as error:  # a batch that trains in parts may not fit whole
-        reason = str(error).partition("\n")[0][:200]
-        return f"which array it was could not be looked for: {reason}"
-    arrays = {f"parameter {name}": leaf for name, leaf in by_path(params).items()}
-    arrays |= {"the loss": loss}
-    arrays |= {f"gradient of {name}": leaf for name, leaf in by_path(gradients).items()}
-    bad = [name for name, leaf in arrays.items() if not jnp.isfinite(leaf).all()]
-    if not bad:
-        return "without dropout, gradients are finite"
-    return f"first of {len(bad)} arrays that are not finite: {bad[0]}"
+        failed = str(error).partition("\n")[0][:200]
+        reason = f"which array it was could not be looked for: {failed}"
+    else:
+        arrays = {f"parameter {name}": leaf for name, leaf in by_path(params).items()}
+        arrays |= {"the loss": loss}
+        arrays |= {f"gradient of {name}": leaf for name, leaf in by_path(gradients).items()}
+        bad = [name for name, leaf in arrays.items() if not jnp.isfinite(leaf).all()]
+        reason = "without dropout, gradients are finite"
+        if bad:
+            reason = f"first of {len(bad)} arrays that are not finite: {bad[0]}"
+    return NonFinite(
+        f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
+        f"the parameters are those after update {step}\n{reason}\n"
+        "the same command repeats that update; in a new --workdir a lower "
+        "optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm may avoid it"
+    )

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
-from transformer_jax.errors import InvalidInput
 from transformer_jax.placement import cut_examples, keep_everywhere, put, sharded
 from transformer_jax.training.objectives import CrossEntropy, Sums, in_chunks, score_batch
 
@@ -21,18 +19,17 @@ ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
 
 class Evaluation(NamedTuple):
-    """Evaluation of a whole split.
+    """Evaluation of a whole split."""
 
-    Attributes:
-      means: Loss in nats per target, accuracy, and bits_per_byte of text.
-      protocol: How the split was scored.
-      sequences: Loss, weight, correct weight (and bytes of text) of each example, arrays [N]; and
-        its cluster, the document in which a window of running text begins.
-    """
-
-    means: dict[str, Any]
-    protocol: dict[str, Any]
+    means: dict[str, Any]  # loss in nats per target, accuracy, and bits_per_byte of text
+    protocol: dict[str, Any]  # how the split was scored
+    # Loss, weight, correct weight (and bytes of text) of each example, arrays [N]; and its cluster,
+    # the document in which a window of running text begins.
     sequences: dict[str, np.ndarray]
+
+    def with_generated(self, means: dict[str, Any], protocol: dict[str, Any]) -> "Evaluation":
+        """Returns the evaluation with scores of generated output, and facts about these."""
+        return Evaluation(self.means | means, self.protocol | protocol, self.sequences)
 
 
 @functools.lru_cache(maxsize=32)
@@ -41,12 +38,8 @@ def make_score(
 ) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 
-    Equal models share it, e.g. the runs of a study.
-
-    Args:
-      model: See score_batch.
-      places: Positions whose logits are made at once, training.loss_chunk, or None for all.
-      sharding: Sharding of the model, or None for one device.
+    Equal models share it, e.g. the runs of a study. `places` is training.loss_chunk: positions
+    whose logits are made at once, or None for all.
     """
     objective = in_chunks(CrossEntropy(), places)
 
@@ -63,27 +56,15 @@ def make_score(
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
     """Returns the score function for the model and config of a Prepared or a Run."""
-    sharding = getattr(made, "sharding", None)
-    return make_score(made.model, made.config.training.loss_chunk, sharding)
-
-
-def refuse_unknown_bytes(task: Task, metric: str) -> None:
-    """Raises InvalidInput if a metric is bits per byte and a task's targets are not bytes."""
-    if metric == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
-        raise InvalidInput("--metric=bits_per_byte: the targets of this data are not bytes")
+    return make_score(made.model, made.config.training.loss_chunk, made.sharding)
 
 
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
-    """Scores every target of a split once; the batch size affects only speed.
+    """Scores every target of a split (train, validation or test) once, by make_score's result.
 
-    Args:
-      score: Result of make_score.
-      params: Parameters of the model.
-      task: Provides the examples.
-      split: Train, validation or test.
-      batch_size: Examples per batch.
+    `batch_size`, in examples, affects only speed.
     """
     from transformer_jax.metrics import METRICS
 
@@ -109,13 +90,3 @@ def evaluate(
         of_example = clusters(split)
         rows["cluster"] = np.pad(of_example, (0, len(is_example) - len(of_example)))
     return Evaluation(means, protocol, {name: column[is_example] for name, column in rows.items()})
-
-
-def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
-    """Writes the scores of each example of each split as arrays SPLIT/loss, SPLIT/weight, ..."""
-    columns: dict[str, Any] = {
-        f"{split}/{name}": column
-        for split, evaluation in scored.items()
-        for name, column in evaluation.sequences.items()
-    }
-    np.savez_compressed(path, **columns)

@@ -40,39 +40,46 @@ def export_run(
     scores: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes a run into a new folder that transformers' Auto classes and load_run can load.
+    """Writes a run into a folder that transformers' Auto classes and load_run can load.
 
-    Args:
-      run: A run whose model has an equivalent in transformers, see to_huggingface.
-      folder: A new or empty folder.
-      name: Name of the run, for the model card.
-      scores: Split -> name -> number, for the model card.
-      data: `data` of the run's manifest; pixel_mean and pixel_deviation are used.
-    Returns:
-      The architecture.
+    The model card has the name of the run and the scores, split -> name -> number. pixel_mean and
+    pixel_deviation are those of `data` in the run's manifest. Returns the architecture.
+
     Raises:
-      InvalidInput: transformers has no equivalent model or tokenizer, or
-        the folder is not empty. Nothing is written then.
+      InvalidInput: transformers has no equivalent model or tokenizer, see to_huggingface, or the
+        folder is not empty. Nothing is written then.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
-    tokenizer = None
+    tokenizer, framed = None, traits_of(run.config.data.task).framed
     if run.tokenizer is not None:
-        framed = None if run.begins else traits_of(run.config.data.task).framed
-        tokenizer = as_huggingface(run.tokenizer, framed)
-    exported = to_huggingface(run.model, run.params, folder, settings=_settings_of(run))
+        tokenizer = as_huggingface(run.tokenizer, None if run.begins else framed)
+    is_framed = framed != "$A"  # special tokens stand around a text
+    settings = _settings_of(run, is_framed)
+    exported = to_huggingface(run.model, run.params, folder, settings=settings)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
-        write_json(folder, "tokenizer_config.json", _tokenizer_settings(run))
+        write_json(folder, "tokenizer_config.json", _tokenizer_settings(run, is_framed))
     if data and "pixel_mean" in data:
-        write_json(folder, "preprocessor_config.json", _pixels_of(run, data))
+        height, width, _ = run.model.image_shape
+        scaling = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": height, "width": width},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": data["pixel_mean"],
+            "image_std": data["pixel_deviation"],
+        }
+        write_json(folder, "preprocessor_config.json", scaling)
     architecture = exported.config["architectures"][0]
     card = _model_card(run, architecture, name, scores or {})
     (folder / "README.md").write_text(card, encoding="utf-8")
     return architecture
 
 
-def _settings_of(run: Run) -> dict[str, Any]:
+def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
     """Returns entries of config.json beyond the model: class names, numbers of special tokens."""
     settings: dict[str, Any] = {}
     if run.classes:
@@ -85,7 +92,7 @@ def _settings_of(run: Run) -> dict[str, Any]:
         with contextlib.suppress(InvalidInput):  # gone, or offline: then a text has no end
             stored = read_settings(folder_of(origin, weights=False))
             settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
-    if run.tokenizer is not None and _is_framed(run):
+    if run.tokenizer is not None and is_framed:
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
         if run.config.data.task == "translation":
@@ -100,15 +107,10 @@ def _settings_of(run: Run) -> dict[str, Any]:
     return settings
 
 
-def _is_framed(run: Run) -> bool:
-    """Returns whether special tokens stand around a text."""
-    return traits_of(run.config.data.task).framed != "$A"
-
-
-def _tokenizer_settings(run: Run) -> dict[str, Any]:
+def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
     """Returns tokenizer_config.json: the special tokens, and the longest text."""
     tokenizer, names = run.tokenizer, {}
-    if tokenizer is not None and _is_framed(run):
+    if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file stays as it is
             special = {p: n for p, n in special.items() if tokenizer.number_of(n) is not None}
@@ -120,21 +122,6 @@ def _tokenizer_settings(run: Run) -> dict[str, Any]:
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **names,
-    }
-
-
-def _pixels_of(run: Run, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns preprocessor_config.json, the scaling of pixels."""
-    height, width, _ = run.model.image_shape
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": data["pixel_mean"],
-        "image_std": data["pixel_deviation"],
     }
 
 

@@ -14,24 +14,11 @@ from transformer_jax.runs.listing import CELLS
 
 
 class Extension(NamedTuple):
-    """Changes with which a run continues from its newest checkpoint.
+    """Changes with which a run continues from its newest checkpoint."""
 
-    Attributes:
-      config: The new config.
-      step: Number of updates so far.
-      changed: Full key -> (old value, new value).
-    """
-
-    config: ConfigDict
-    step: int
-    changed: dict[str, tuple[Any, Any]]
-
-    def described(self) -> list[str]:
-        """Describes the changes."""
-        return [
-            f"{key}: {before} until update {self.step}, then {now}"
-            for key, (before, now) in self.changed.items()
-        ]
+    config: ConfigDict  # the new one
+    step: int  # number of updates so far
+    changed: dict[str, tuple[Any, Any]]  # full key -> (old value, new value)
 
     def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
         """Records the extension in a run's directory, which this process has locked; idempotent.

@@ -58,8 +58,8 @@ def parameter_norms(state: TrainState) -> Numbers:
 
 def residual_norms(run: Run, batch: Batch) -> Numbers:
     """Root mean square of the residual stream after each block, over the positions of a batch."""
-    sites = _at_sites(run.model, run.sharding, "*block_*.residual", _size)
-    return sites(run.params, batch["inputs"])
+    where = (run.model, run.sharding, "*block_*.residual")
+    return _at_sites(*where, _size, run.params, batch["inputs"])
 
 
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
@@ -67,8 +67,8 @@ def attention_entropy(run: Run, batch: Batch) -> Numbers:
 
     Weights that are not distributions, of sigmoids or differences, have none.
     """
-    sites = _at_sites(run.model, run.sharding, "*attention.weights", _entropy)
-    entropies = sites(run.params, batch["inputs"])
+    where = (run.model, run.sharding, "*attention.weights")
+    entropies = _at_sites(*where, _entropy, run.params, batch["inputs"])
     return {name: number for name, number in entropies.items() if not jnp.isnan(number)}
 
 
@@ -81,19 +81,14 @@ def _entropy(weights: jax.Array) -> jax.Array:
     return jnp.where(inspection.are_distributions(weights), entropy, jnp.nan)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _at_sites(
-    model: Any, sharding: "Sharding | None", pattern: str, of: Callable
-) -> Callable[[Any, Any], Numbers]:
-    """Returns a compiled function from parameters and inputs to a number per matching site."""
-
-    @jax.jit
-    def numbers(params: Any, inputs: Any) -> Numbers:
-        with sharded(sharding):
-            values = inspection.capture(model, params, inputs, pattern)
-            return {name: of(value) for name, value in values.items()}
-
-    return numbers
+    model: Any, sharding: "Sharding | None", pattern: str, of: Callable, params: Any, inputs: Any
+) -> dict[str, jax.Array]:
+    """Returns a number per site that matches a pattern."""
+    with sharded(sharding):
+        values = inspection.capture(model, params, inputs, pattern)
+        return {name: of(value) for name, value in values.items()}
 
 
 HOOKS: dict[str, Callable] = {
@@ -112,15 +107,12 @@ def call_hooks(
     step: int,
     allow: Collection[str],
 ) -> tuple[TrainState, dict[str, float]]:
-    """Calls hooks one after another.
+    """Calls hooks by name, one after another, after `step` updates.
 
     Args:
       run_of: Function from a state, whose parameters this process has whole, to a run.
       state: The state after an update.
-      names: Names of the hooks.
-      task: The data.
-      order: Seed of the data order.
-      step: Updates so far.
+      names, task, order, step: The hooks, the data and the seed of its order, and updates so far.
       allow: Modules that may be imported.
     Returns:
       The state, unchanged unless a hook intervened, and the numbers.

@@ -1,7 +1,7 @@
 """Checks of user-defined components before they train: no leaks, no NaN from padding."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -47,7 +47,20 @@ def refuse_what_leaks(prepared: Prepared) -> None:
         return model.apply({"params": params}, **inputs)
 
     inputs, own_names = batch["inputs"], ", ".join(own)
-    _refuse_nan_of_padding(model, logits_of, inputs, own_names)
+    reads_segments = "segments" in inspect.signature(type(model).__call__).parameters
+    if reads_segments and "tokens" in inputs and "source" not in inputs:
+        shape = inputs["tokens"].shape
+        is_real = np.broadcast_to(np.arange(shape[-1]) < shape[-1] // 2, shape)
+        padded = inputs | {"segments": is_real.astype(np.int32)}
+        padded.pop("positions", None)
+        logits = np.asarray(logits_of(padded), np.float32)
+        per_token = logits.ndim == len(shape) + 1
+        if not np.isfinite(logits[is_real if per_token else ...]).all():
+            raise InvalidInput(
+                f"{own_names}: the logits are not finite if positions are padded\n"
+                "a padded query may attend to nothing, where a softmax or a division gives 0/0; "
+                "give such queries weights of 0"
+            )
     for changed, scored, what in _hidden(prepared, batch):
         if not (changed.any() and scored.any()):
             continue
@@ -61,27 +74,6 @@ def refuse_what_leaks(prepared: Prepared) -> None:
                 f"{own_names}: what is hidden is seen: {what}, by up to {largest:.2g}"
             )
     _tried.add(model)
-
-
-def _refuse_nan_of_padding(
-    model: Any, logits_of: Callable[[Any], jax.Array], inputs: Any, own: str
-) -> None:
-    """Raises InvalidInput if padded positions make logits of other positions NaN."""
-    reads_segments = "segments" in inspect.signature(type(model).__call__).parameters
-    if not reads_segments or "tokens" not in inputs or "source" in inputs:
-        return
-    tokens = inputs["tokens"]
-    is_real = np.broadcast_to(np.arange(tokens.shape[-1]) < tokens.shape[-1] // 2, tokens.shape)
-    padded = inputs | {"segments": is_real.astype(np.int32)}
-    padded.pop("positions", None)
-    logits = logits_of(padded)
-    per_token = logits.ndim == tokens.ndim + 1
-    if not np.isfinite(np.asarray(logits, np.float32)[is_real if per_token else ...]).all():
-        raise InvalidInput(
-            f"{own}: the logits are not finite if positions are padded\n"
-            "a padded query may attend to nothing, where a softmax or a division gives 0/0; "
-            "give such queries weights of 0"
-        )
 
 
 def _rows_of_most_kinds(batch: Batch) -> Batch:
@@ -116,17 +108,11 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
     if segments is not None:
         reason = "tokens at padded places change what is scored"
         yield segments == 0, batch["weights"] > 0, reason
-    if isinstance(model, Decoder):
+    if isinstance(model, Decoder):  # what may depend on the first token by the masks
+        reached = np.arange(shape[-1]) == 0
+        for spec in block_specs(model.options):
+            mask = mask_of(spec.options, jnp.arange(shape[-1]), True, None)
+            reached |= True if mask is None else np.asarray(mask.dense())[:, reached].any(1)
         first = np.broadcast_to(np.arange(shape[-1]) == 0, shape)
-        unseen = np.broadcast_to(~_reached_from_first(model, shape[-1]), shape)
+        unseen = np.broadcast_to(~reached, shape)
         yield first, unseen, "the first token changes logits that model.mask hides it from"
-
-
-def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
-    """Returns the positions that may depend on the first token by the masks, [L] bool."""
-    reached = np.arange(length) == 0
-    for spec in block_specs(model.options):
-        mask = mask_of(spec.options, jnp.arange(length), True, None)
-        seen = np.ones((length, length), bool) if mask is None else np.asarray(mask.dense())
-        reached = reached | seen[:, reached].any(1)
-    return reached

@@ -29,11 +29,8 @@ from transformer_jax.training.pretrained import config_to_use
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import make_initial_state
 
-_SHOWN = 8  # classes in a message
-
 
 def _run_of_huggingface(source: str | Path) -> Run:
-    """Returns a Hugging Face model as a run; raises what from_huggingface and _begins_of raise."""
     from transformer_jax.interop import from_huggingface
 
     config, folder = config_to_use(source), folder_of(source)
@@ -43,13 +40,17 @@ def _run_of_huggingface(source: str | Path) -> Run:
     if config.data.task == "translation":
         begins = _begins_of(read_generation(folder) or settings, tokenizer, source)
     model, params = from_huggingface(folder)
+    num_classes = getattr(model, "num_classes", None) or 0
+    labels = settings.get("id2label")  # LABEL_0, ... if it does not name them all
+    named = labels if isinstance(labels, dict) and len(labels) == num_classes else {}
+    names = [str(named.get(str(number), f"LABEL_{number}")) for number in range(num_classes)]
     return Run(
         config=config,
         model=model,
         params=params,
         tokenizer=tokenizer,
         step=0,
-        classes=_classes_of(settings, getattr(model, "num_classes", None) or 0),
+        classes=tuple(name if name.isprintable() else repr(name) for name in names),
         num_texts=2 if settings.get("num_texts") == 2 else 1,  # as export_run says it
         begins=begins,
     )
@@ -81,14 +82,6 @@ def _begins_of(settings: Mapping[str, Any], tokenizer: Any, source: str | Path) 
     return () if begins == (specials.begin,) and not reads_otherwise else begins
 
 
-def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Returns names of the classes; LABEL_0, ... if config.json does not name them all."""
-    labels = settings.get("id2label")
-    named = labels if isinstance(labels, dict) and len(labels) == count else {}
-    names = [str(named.get(str(number), f"LABEL_{number}")) for number in range(count)]
-    return tuple(name if name.isprintable() else repr(name) for name in names)
-
-
 def load_run(
     workdir: str | Path,
     say: Callable[[str], None] = print,
@@ -97,8 +90,8 @@ def load_run(
 ) -> Run:
     """Returns a run with its newest whole checkpoint; writes nothing, so read-only copies suffice.
 
-    A Hugging Face model becomes a run with `step` 0 whose `config` is
-    that of config_from_huggingface, for longer texts.
+    A Hugging Face model becomes a run with `step` 0 whose `config` is that of
+    config_from_huggingface, for longer texts.
 
     Args:
       workdir: Directory of the run; or a folder with config.json and model.safetensors, or a
@@ -117,8 +110,7 @@ def load_run(
     """
     if is_of_huggingface(workdir):
         run = _run_of_huggingface(workdir)
-        sharding = _over(mesh, run.config, allow)
-        if sharding is None:
+        if (sharding := _over(mesh, run.config, allow)) is None:
             return run
         params = jax.device_put(run.params, sharding.of_state(run.params))
         return dataclasses.replace(run, params=params, sharding=sharding)
@@ -138,10 +130,8 @@ def load_run(
         say("this code computes otherwise than the one that trained this run, see CHANGELOG.md")
     sizes = directory.sizes()
     model = make_model(config, sizes, allow)
-    start = make_initial_state(model, make_optimizer(config, allow), config.seed)
-    template = jax.eval_shape(start)
-    sharding = _over(mesh, config, allow)
-    if sharding is not None:
+    template = jax.eval_shape(make_initial_state(model, make_optimizer(config, allow), config.seed))
+    if sharding := _over(mesh, config, allow):
         template = with_places(template, sharding.of_state(template))
     restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
     if restored is None:
@@ -182,10 +172,8 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
         raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")
     classes = tuple(task.facts.get("classes", ()))
     if classes and classes != run.classes:
-        shown = [", ".join(names[:_SHOWN]) or "none" for names in (classes, run.classes)]
-        raise InvalidInput(
-            f"data.source={source}: its classes are {shown[0]}; the model knows {shown[1]}"
-        )
+        own, known = (", ".join(names[:8]) or "none" for names in (classes, run.classes))
+        raise InvalidInput(f"data.source={source}: its classes are {own}; the model knows {known}")
     if run.num_texts > task.sizes.get("num_types", 1):
         raise InvalidInput(f"data.source={source}: it has single texts; the model reads pairs")
     for name, size in task.sizes.items():

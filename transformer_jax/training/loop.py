@@ -36,9 +36,10 @@ from transformer_jax.training.compatibility import (
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
 )
-from transformer_jax.training.evaluation import Evaluation, evaluate, score_of, write_sequences
+from transformer_jax.training.evaluation import evaluate, score_of
+from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
-from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
 from transformer_jax.training.step import TrainState
 
@@ -100,7 +101,7 @@ def train(
 
         def make() -> Prepared:
             prepared = prepare(config, directory.tokenizer(own_modules(config)), allow)
-            refuse_hosts_with_other_data(prepared.task, seeds_of(config).order)
+            refuse_hosts_with_other_data(prepared.task, seed_of(config, "order"))
             if extension is not None:
                 extension.write(directory, prepared.task.facts)
             return prepared
@@ -126,12 +127,9 @@ def train_members(
 ) -> None:
     """Trains runs together, each to its end; one that fails (see its `error`) stops no other.
 
-    Args:
-      members: At most as many as the program is wide; they differ in seeds and traced options.
-      stop: The signal that ends training.
-      program: The compiled steps; made for the first member if None.
-      trace_to: Folder for a trace of the second call by jax's profiler; the first call is not
-        typical.
+    There are at most as many as the program is wide, and they differ in seeds and traced options.
+    The program is that of the first member if None. `trace_to` is a folder for a trace of the
+    second call by jax's profiler; the first call is not typical.
     """
     try:
         for member in members:
@@ -180,10 +178,7 @@ def _take_steps(
 class Member:
     """A run that is trained alone or together with others: its files, its state, its schedule.
 
-    Attributes:
-      prepared: Data, model and optimizer, set by `begin`.
-      has_ended: Whether it needs no more steps.
-      error: The error that ended it early, or None.
+    It needs no more steps if it `has_ended`, early because of an `error`.
     """
 
     def __init__(
@@ -235,8 +230,8 @@ class Member:
 
     def _end(self, error: BaseException | None = None) -> None:
         self.has_ended, self.state = True, None  # others may need the memory
-        trace = None if error is None else error.__traceback__
-        self._open.__exit__(None if error is None else type(error), error, trace)
+        of_error = (None,) * 3 if error is None else (type(error), error, error.__traceback__)
+        self._open.__exit__(*of_error)
 
     def begin(self) -> None:
         """Opens the directory and draws or restores the state; ends a run that is complete."""
@@ -314,7 +309,7 @@ class Member:
         if not finite:
             from transformer_jax.training.diagnosis import non_finite
 
-            batch = self.task.batch(seeds_of(config).order, step)
+            batch = self.task.batch(seed_of(config, "order"), step)
             params = self.prepared.unstacked(self.state.params)
             raise non_finite(self.score, params, batch, step)
         if must_save and self.checkpoints.unsaved:
@@ -334,7 +329,7 @@ class Member:
         self.task, self.allow = prepared.task, prepared.allow
         self.numbers = prepared.numbers(config)
         self.score = score_of(prepared)
-        order = seeds_of(config).order
+        order = seed_of(config, "order")
         self.batches = batches = BatchesAhead(lambda step: prepared.own_batch(order, step))
         self.log = StepLog(
             config.logging.every,
@@ -346,10 +341,9 @@ class Member:
         self.progress.details = self.log.details
         # Before the directory is marked as begun, so that a refusal, e.g. of weights or of a step
         # that needs too much memory, leaves it untouched. Cells are compiled together, later.
-        is_new = not directory.has_begun()
-        initial = self._initial_files() if is_new else {}
-        drawn = self._start() if is_new else None
-        if is_new:
+        initial, drawn = {}, None
+        if not directory.has_begun():
+            initial, drawn = self._initial_files(), self._start()
             announce(prepared, self.progress, compiles=self.cell is None, is_new=True)
         facts = {
             "seed": config.seed,
@@ -457,7 +451,7 @@ class Member:
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
         """Adds the validation scores to the row of the step; at the end also the test scores."""
-        from transformer_jax.training.measuring import Measured, facts_of_metrics, measured
+        from transformer_jax.training.measuring import facts_of_metrics, measured
 
         config, directory, task = self.config, self.directory, self.task
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
@@ -465,31 +459,34 @@ class Member:
         for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
             size = config.evaluation.batch_size
-            means, protocol, sequences = evaluate(self.score, run.params, task, split, size)
+            scored[split] = evaluate(self.score, run.params, task, split, size)
             if is_last:
                 from transformer_jax.training.showcases import demonstration_of
 
-                generated = demonstration_of(config.data.task).scores(run, task, split)
-                means, protocol = means | generated.means, protocol | generated.protocol
-            scored[split] = Evaluation(means, protocol, sequences)
-            row |= {f"{prefix}/{name}": mean for name, mean in means.items()}
+                written = demonstration_of(config.data.task).scores(run, task, split)
+                scored[split] = scored[split].with_generated(*written)
+            row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
         asked = config.evaluation.metrics
         run = self._run(whole) if asked else run  # these get all parameters on each host
+        options: dict[str, Any] = {}
+        if asked and is_last:
+            before = [old for old in directory.metrics() if old["step"] < rows[0]["step"]]
+            options["curve"] = self.prepared.curve([*before, *rows], self.is_alone)
+            options["tell"] = self._warn
         for split, prefix in names.items() if asked else ():
-            curve = None
-            if is_last:
-                metrics = directory.metrics()
-                written = [before for before in metrics if before["step"] < rows[0]["step"]]
-                curve = self.prepared.curve([*written, *rows], self.is_alone)
-            at = Measured(run, task, split, scored[split], curve)
-            more = measured(asked, at, self.allow, self._warn if is_last else None)
+            more = measured(asked, run, task, split, scored[split], self.allow, **options)
             scored[split].means.update(more)
             row |= {f"{prefix}/{name}": value for name, value in more.items()}
         if is_last:
             stored = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
             facts = {"metrics": facts_of_metrics(asked)} if asked else {}
             directory.write_json("evaluation.json", stored | facts)
-            write_sequences(directory.file("sequences.npz"), scored)
+            sequences: dict[str, Any] = {
+                f"{split}/{name}": column
+                for split, evaluation in scored.items()
+                for name, column in evaluation.sequences.items()
+            }
+            np.savez_compressed(directory.file("sequences.npz"), **sequences)
 
     def _call_hooks(self) -> dict[str, float]:
         """Calls the config's hooks, which may change the state; returns their numbers."""
@@ -498,7 +495,7 @@ class Member:
             return {}
         from transformer_jax.training.hooks import call_hooks
 
-        about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
+        about = self.task, seed_of(self.config, "order"), self.directory.step, self.allow
         seen = self.prepared.unstacked(self.state)
         new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
         if new is not seen:
@@ -527,10 +524,14 @@ class Member:
             return
         from transformer_jax.runs.pictures import draw_loss_curve
         from transformer_jax.training.measuring import results_of
-        from transformer_jax.training.showcases import demonstration_of, show_within_memory
+        from transformer_jax.training.showcases import demonstration_of
 
-        demonstration = demonstration_of(self.config.data.task)
-        shown = show_within_memory(demonstration, self._run, self.task)
+        try:
+            shown = demonstration_of(self.config.data.task).show(self._run(), self.task)
+        except jax.errors.JaxRuntimeError as error:
+            if bytes_refused(error) is None:
+                raise
+            shown = "no sample: the training state leaves too little memory"
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{directory.step:08d}.txt", shown)
         rows = directory.metrics()

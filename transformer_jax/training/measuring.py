@@ -6,8 +6,9 @@ bits, and finished runs get the same metrics from their checkpoints.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,37 +32,27 @@ _ON_DEVICE = {"logits", "targets", "weights"}
 _AT_ANY_TIME = {*_ON_DEVICE, "examples"}
 
 
-class Measured(NamedTuple):
-    """Inputs of metrics after a split was evaluated.
-
-    Attributes:
-      run: The current model.
-      task: Its data.
-      split: Validation or test.
-      evaluation: Evaluation of the split, at the end with scores of generated output.
-      curve: Rows so far, see curve_of, or None while training continues.
-    """
-
-    run: "Run"
-    task: Task
-    split: str
-    evaluation: Evaluation
-    curve: Sequence[Mapping[str, Any]] | None = None
-
-
 def measured(
     names: Sequence[str],
-    at: Measured,
+    run: "Run",
+    task: Task,
+    split: str,
+    evaluation: Evaluation,
     allow: Collection[str],
+    *,
+    curve: Sequence[Mapping[str, Any]] | None = None,
     tell: Callable[[str], None] | None = None,
     again: bool = False,
 ) -> dict[str, float | None]:
-    """Returns the values of those metrics that are due.
+    """Returns the values of those metrics that are due after a split was evaluated.
 
     Args:
       names: Entries of METRICS, or MODULE:NAME.
-      at: Their inputs.
+      run, task: The current model, and its data.
+      split, evaluation: Validation or test, and its scores, at the end those of generated output
+        too.
       allow: Modules that may be imported.
+      curve: Rows so far, see curve_of, or None while training continues.
       tell: Receives errors of user-defined metrics, which are then None, so that a finished run
         is not lost. If None, errors are raised.
       again: Whether to also compute metrics that the evaluation already has.
@@ -69,24 +60,25 @@ def measured(
       InvalidInput: A user-defined metric failed, or returned no number.
     """
     arguments = {
-        "examples": at.evaluation.sequences,
-        "generated": at.evaluation.means,
-        "curve": at.curve,
-        "target": at.run.config.evaluation.target,
-        **{"run": at.run, "task": at.task, "split": at.split},
+        "examples": evaluation.sequences,
+        "generated": evaluation.means,
+        "curve": curve,
+        "target": run.config.evaluation.target,
+        **{"run": run, "task": task, "split": split},
     }
     values: dict[str, float | None] = {}
+    size = run.config.evaluation.batch_size
     for name in names:
         function = chosen(METRICS, name, "evaluation.metrics", allow)
-        wanted = inspect.signature(function).parameters.keys()
-        if name in at.evaluation.means and not again:
+        wanted = _arguments_of(function)
+        if name in evaluation.means and not again:
             continue  # every run of the task has it
-        if at.curve is None and not wanted <= _AT_ANY_TIME:
+        if curve is None and not wanted <= _AT_ANY_TIME:
             continue  # at the end
         try:
             with faults_of(*([f"evaluation.metrics={name}"] if is_user_defined(name) else [])):
                 if wanted & _ON_DEVICE:
-                    value = _of_sums(name, function, at)
+                    value = _of_sums(name, function, run, task.evaluation_batches(split, size))
                 else:
                     value = function(**{key: arguments[key] for key in arguments if key in wanted})
                 if value is not None and not is_number(value):
@@ -109,22 +101,26 @@ def try_metrics(
       InvalidInput: One of them failed, or returned no number.
     """
     own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
-    some: Any = _FirstBatch(task)
-    scored = evaluate(score, run.params, some, "validation", _TRIED)
-    at = Measured(run, some, "validation", scored)
-    measured(own, at, allow)
+    batch = next(iter(task.evaluation_batches("validation", _TRIED)))
+    first: Any = SimpleNamespace(  # a task of one batch
+        evaluation_batches=lambda split, batch_size: [batch],
+        scored_bytes=task.scored_bytes,
+        protocol=task.protocol,
+        clusters=lambda split: np.zeros(_TRIED, np.int64),
+    )
+    scored = evaluate(score, run.params, first, "validation", _TRIED)
+    at = (run, first, "validation", scored, allow)
+    measured(own, *at)
     # Rows of a curve, with the entries that those of a run have.
     row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
     row |= {f"eval/{name}": value for name, value in scored.means.items()}
-    rows = [{"step": step, **row} for step in (1, 2, 3)]
-    curve = curve_of(rows, task.counted, 1, 1.0, alone=True)
-    functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in own}
+    curve = curve_of([{"step": n, **row} for n in (1, 2, 3)], task.counted, 1, 1.0, alone=True)
     of_curve = [
         name
-        for name, function in functions.items()
-        if inspect.signature(function).parameters.keys() <= {"curve", "target"}
+        for name in own
+        if _arguments_of(chosen(METRICS, name, "evaluation.metrics", allow)) <= {"curve", "target"}
     ]
-    measured(of_curve, at._replace(curve=curve), allow)
+    measured(of_curve, *at, curve=curve)
 
 
 def is_number(value: Any) -> bool:
@@ -133,20 +129,8 @@ def is_number(value: Any) -> bool:
     return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
 
 
-class _FirstBatch:
-    """A task in which each split is one batch."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        yield next(iter(self._task.evaluation_batches(split, _TRIED)))
-
-    def clusters(self, split: str) -> np.ndarray:
-        return np.zeros(_TRIED, np.int64)
+def _arguments_of(function: Callable) -> Set[str]:
+    return inspect.signature(function).parameters.keys()
 
 
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
@@ -183,12 +167,8 @@ def curve_of(
 ) -> list[dict[str, Any]]:
     """Returns rows of metrics.jsonl with the cost of training so far.
 
-    Args:
-      rows: Rows of metrics.jsonl.
-      counted: Unit of the data, e.g. "tokens".
-      per_update: Number of units per update.
-      operations: Operations of an update.
-      alone: Whether its times are of this run alone.
+    An update takes `per_update` units `counted`, e.g. "tokens", and some operations. Seconds are
+    None unless times are those of the run `alone`.
     """
     curve, before, seconds = [], 0, 0.0
     # Evaluations before the first row with a time take that time.
@@ -203,27 +183,23 @@ def curve_of(
     return curve
 
 
-@functools.lru_cache(maxsize=64)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _sums_by_example(
-    model: Any, sharding: "Sharding | None", function: Callable
-) -> Callable[[Any, Any], tuple]:
-    """Returns a compiled function from parameters and a batch to a metric's values, [B, ...]."""
-    wanted = _ON_DEVICE & inspect.signature(function).parameters.keys()
-
-    def sums(params: Any, batch: Any) -> tuple:
-        with sharded(sharding):
-            logits = model.apply({"params": params}, **batch["inputs"])
-        given = {**batch, "logits": logits}
-        value = function(**{name: given[name] for name in wanted})
-        return value if isinstance(value, tuple) else (value, by_example(batch["weights"]))
-
-    return jax.jit(sums)
+    model: Any, sharding: "Sharding | None", function: Callable, params: Any, batch: Any
+) -> tuple:
+    """Returns a metric's values, [B, ...]."""
+    with sharded(sharding):
+        logits = model.apply({"params": params}, **batch["inputs"])
+    given = {**batch, "logits": logits}
+    value = function(**{name: given[name] for name in _ON_DEVICE & _arguments_of(function)})
+    return value if isinstance(value, tuple) else (value, by_example(batch["weights"]))
 
 
-def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
-    score, totals = _sums_by_example(at.run.model, at.run.sharding, function), []
-    for batch in at.task.evaluation_batches(at.split, at.run.config.evaluation.batch_size):
-        sums = [np.asarray(array, np.float64) for array in score(at.run.params, batch)]
+def _of_sums(name: str, function: Callable, run: "Run", batches: Iterable[Batch]) -> float | None:
+    totals = []
+    for batch in batches:
+        values = _sums_by_example(run.model, run.sharding, function, run.params, batch)
+        sums = [np.asarray(array, np.float64) for array in values]
         rows = len(batch["targets"])
         for array in sums:
             if array.shape[:1] != (rows,):

@@ -143,23 +143,16 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
     parts = 2 * config.training.accumulation
     remedies = _REMEDIES | {"the batch in parts": {"training.accumulation": parts}}
     is_short = config.data.length <= _CHUNK
-    return {
-        name: changes
-        for name, changes in remedies.items()
-        if not (is_short and name.endswith("in chunks")) and _can_take(config, changes)
-    }
-
-
-def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
-    """Returns whether all changed keys are at their default and the changes are valid."""
-    values, usual = resolved(config), resolved(defaults())
-    if any(values[key] != usual[key] for key in changes if key != "training.accumulation"):
-        return False
-    try:
-        changed(config, changes)
-    except InvalidInput:
-        return False
-    return True
+    values, usual, helps = resolved(config), resolved(defaults()), {}
+    for name, changes in remedies.items():
+        keys = changes.keys() - {"training.accumulation"}
+        if any(values[key] != usual[key] for key in keys):
+            continue
+        if not (is_short and name.endswith("in chunks")):
+            with contextlib.suppress(InvalidInput):  # the config cannot take it
+                changed(config, changes)
+                helps[name] = changes
+    return helps
 
 
 def nbytes(tree: Any) -> int:

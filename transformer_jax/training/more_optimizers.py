@@ -3,8 +3,10 @@
 import optax
 import optax.contrib
 
-from transformer_jax.options import OpenShare, Positive, Share, Switch, TracedPositive, TracedShare
+from transformer_jax.options import OpenShare, Positive, Share, Switch, TracedShare
 from transformer_jax.training.optimizers import (
+    Epsilon,
+    SecondDecay,
     Transformation,
     UpdateParts,
     is_hidden_kernel,
@@ -69,7 +71,7 @@ def muon(
 
 
 def schedule_free(
-    parts: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
+    parts: UpdateParts, b1: OpenShare = 0.9, b2: SecondDecay = 0.99, eps: Epsilon = 1e-8
 ) -> Transformation:
     """AdamW whose evaluated weights are a running mean, instead of a decaying learning rate.
 
@@ -78,8 +80,6 @@ def schedule_free(
 
     Args:
       b1: Weight of the mean in the point where gradients are taken; part of the state.
-      b2: Decay per step of the mean of squared gradients.
-      eps: Added to the square root of the second moment, for numerical stability.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
     # optax counts from 1 when it weighs by rates; a schedule counts the updates before.

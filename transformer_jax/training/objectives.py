@@ -49,29 +49,17 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
 
 
 class Sums(NamedTuple):
-    """Weighted sums over tokens; they add up over batches, then divide once.
+    """Weighted sums over tokens; they add up over batches, then divide once."""
 
-    Attributes:
-      loss: Loss in nats.
-      correct: Weight of the targets that had the largest logit.
-      weight: Weight of all targets.
-    """
-
-    loss: Array
-    correct: Array
-    weight: Array
+    loss: Array  # in nats
+    correct: Array  # weight of the targets that had the largest logit
+    weight: Array  # of all targets
 
 
 def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Sums:
-    """Returns the sums of each example.
+    """Returns the sums of each example, [B] each, float32 or wider.
 
-    Args:
-      logits: [B, ..., V].
-      targets: [B, ...] int.
-      weights: [B, ...] float.
-      smoothing: Label smoothing, see cross_entropy.
-    Returns:
-      Sums of [B] each, float32 or wider.
+    Args: As in cross_entropy, with an axis of B examples in front.
     """
     losses = cross_entropy(logits, targets, weights, smoothing)
     correct = weights * (logits.argmax(-1) == targets)
@@ -198,10 +186,8 @@ def score_batch(
     Args:
       model: A model that takes the batch's inputs and `return_hidden` and has `project`, as Decoder
         does; a model without `project` returns logits directly.
-      params: Parameters of the model.
-      batch: A batch of a task.
-      objective: An entry of OBJECTIVES, or user-defined.
-      key: PRNG key of the objective.
+      params, batch: Its parameters, and a batch of a task.
+      objective, key: An entry of OBJECTIVES, or user-defined, and its PRNG key.
       **options: Further arguments of `model.apply`, such as train and rngs.
     Returns:
       Sums of [B] each, and the sum of the values sown under `losses`, [B], 0 in most models.

@@ -4,13 +4,14 @@ Each combines its own rule with the parts that all share, weight decay and the l
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import optax
 import optax.contrib
 from jax import Array
 from ml_collections import ConfigDict
+from typing_extensions import Doc
 
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import options_of, resolved
@@ -25,42 +26,32 @@ Transformation = optax.GradientTransformation | optax.GradientTransformationExtr
 
 
 class UpdateParts(NamedTuple):
-    """Parts of an update that all optimizers share.
+    """Parts of an update that all optimizers share."""
 
-    Attributes:
-      decay: Adds weight decay, for the parameters that decay.
-      rate: Multiplies by minus the learning rate, which depends on the parameter's path.
-      schedule: The learning rate alone.
-    """
+    decay: Transformation  # adds weight decay, for the parameters that decay
+    rate: Transformation  # multiplies by minus the learning rate, by the parameter's path
+    schedule: optax.Schedule  # the learning rate alone
 
-    decay: Transformation
-    rate: Transformation
-    schedule: optax.Schedule
+
+FirstDecay = Annotated[TracedShare, Doc("Decay per step of the mean of gradients.")]
+SecondDecay = Annotated[TracedShare, Doc("Decay per step of the mean of squared gradients.")]
+Epsilon = Annotated[
+    TracedPositive,
+    Doc("Added to the square root of the second moment, for numerical stability."),
+]
 
 
 def adamw(
-    parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
+    parts: UpdateParts, b1: FirstDecay = 0.9, b2: SecondDecay = 0.99, eps: Epsilon = 1e-8
 ) -> Transformation:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
-
-    Args:
-      b1: Decay per step of the mean of gradients.
-      b2: Decay per step of the mean of squared gradients.
-      eps: Added to the square root of the second moment, for numerical stability.
-    """
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2)."""
     return optax.chain(optax.scale_by_adam(b1, b2, eps), parts.decay, parts.rate)
 
 
 def adam(
-    parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.999, eps: TracedPositive = 1e-8
+    parts: UpdateParts, b1: FirstDecay = 0.9, b2: SecondDecay = 0.999, eps: Epsilon = 1e-8
 ) -> Transformation:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
-
-    Args:
-      b1: Decay per step of the mean of gradients.
-      b2: Decay per step of the mean of squared gradients.
-      eps: Added to the square root of the second moment, for numerical stability.
-    """
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient."""
     return optax.chain(parts.decay, optax.scale_by_adam(b1, b2, eps), parts.rate)
 
 
@@ -76,14 +67,13 @@ def sgd(
     return optax.chain(parts.decay, optax.trace(momentum, nesterov), parts.rate)
 
 
-def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> Transformation:
+def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: FirstDecay = 0.99) -> Transformation:
     """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
     Use a learning rate 3 to 10 times lower than AdamW's, and a decay as much higher.
 
     Args:
       b1: Weight of the mean in the direction of an update.
-      b2: Decay per step of the mean of gradients.
     """
     return optax.chain(optax.scale_by_lion(b1, b2), parts.decay, parts.rate)
 
@@ -224,10 +214,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Returns the config's optimizer with clipping, freezing and averages of weights.
 
-    Args:
-      config: The config.
-      allow: User-defined modules that may be imported.
-      numbers: Values that replace the config's, see traced_numbers; floats or float32.
+    `numbers` replace the config's, see traced_numbers; they are floats or float32.
     """
     numbers, training = numbers or {}, config.training
     schedule = make_schedule(config, allow, numbers.get("optimizer.learning_rate"))

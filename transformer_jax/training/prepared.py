@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from transformer_jax.resolve import import_own, read_instead, stated
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import own_rows_of_model, refuse_task, refuse_unfit
-from transformer_jax.training.memory import refusal_explained, refuse_large_state
+from transformer_jax.training.memory import nbytes, refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer, traced_numbers
 from transformer_jax.training.step import (
     StepRecord,
@@ -50,50 +50,23 @@ _MOST_STEPS_PER_CALL = 64
 _MOST_BYTES_PER_CALL = 64 << 20
 
 
-class Seeds(NamedTuple):
-    """The seeds of a run's random numbers."""
-
-    initial: int
-    order: int
-    dropout: int
-
-
-def seeds_of(config: ConfigDict) -> Seeds:
-    """Returns the seeds of a config: `seed`, unless one of `seeds.` is given."""
-    given = (config.seeds.initial, config.seeds.order, config.seeds.dropout)
-    return Seeds(*(config.seed if seed is None else seed for seed in given))
+def seed_of(config: ConfigDict, purpose: str) -> int:
+    """Returns the seed of initial values, `initial`, of the data's `order`, or of `dropout`."""
+    given = config.seeds[purpose]
+    return config.seed if given is None else given
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """Data, model and optimizer of a config, with the pure functions initial_state and advance.
+    """Data, model and optimizer of a config, with the pure functions initial_state and advance."""
 
-    Attributes:
-      config: The whole config; its seed is not used.
-      task: The data.
-      model: The Linen module.
-      optimizer: The optax transformation.
-      objective: The training loss.
-      allow: User-defined modules that may be imported.
-      devices: Devices of the mesh; jax's if None.
-    """
-
-    config: ConfigDict
+    config: ConfigDict  # whole; its seed is not used
     task: Task
-    model: Any
+    model: Any  # a Linen module
     optimizer: optax.GradientTransformation
-    objective: Any
-    allow: frozenset[str] = frozenset()
-    devices: tuple[Any, ...] | None = None
-
-    @functools.cached_property
-    def sharding(self) -> "Sharding | None":
-        """Placement of the arrays on several devices, or None for one device.
-
-        Raises:
-          InvalidInput: There are fewer devices.
-        """
-        return make_run_sharding(self.config, self.allow, self.devices)
+    objective: Any  # the training loss
+    allow: frozenset[str]  # user-defined modules that may be imported
+    sharding: "Sharding | None"  # placement on several devices, or None for one device
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
         """Returns a Run with these parameters; `config` is a member's, if it differs from this."""
@@ -117,7 +90,7 @@ class Prepared:
         """
         config = config or self.config
         traced = {key: np.float32(value) for key, value in traced_numbers(config).items()}
-        return {"seed": np.uint32(seeds_of(config).dropout), **traced}
+        return {"seed": np.uint32(seed_of(config, "dropout")), **traced}
 
     @functools.cached_property
     def program_key(self) -> str:
@@ -159,7 +132,7 @@ class Prepared:
           InvalidInput: The device has too little memory, or the weights do not fit.
         """
         refuse_large_state(self.template, config)
-        state = self.draw(np.uint32(seeds_of(config).initial))
+        state = self.draw(np.uint32(seed_of(config, "initial")))
         if not any(config.initial.values()):
             return state, []
         from transformer_jax.training.warm_start import start_from
@@ -176,20 +149,17 @@ class Prepared:
         key = self.model, self.program_key, self.sharding
         if key not in _DRAWS:
             model, optimizer, unit = self.model, self.optimizer, self._unit  # without the data
-            options: dict[str, Any] = {}
-            if self.sharding is not None:
-                options["out_shardings"] = self.sharding.of_state(self.stacked_template)
+            places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
-                lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()), **options
+                lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()),
+                out_shardings=places,
             )
         return _DRAWS[key]
 
     def stack(self, state: TrainState) -> TrainState:
         """Returns a state in the layout of `advance`: scanned blocks stacked, arrays in place."""
         stacked = _stacked(self._unit, state)
-        if self.sharding is None:
-            return stacked
-        return put(stacked, self.sharding.of_state(stacked))
+        return put(stacked, self.sharding.of_state(stacked)) if self.sharding else stacked
 
     def unstacked(self, tree: Any) -> Any:
         """Returns a state, or its parameters, with separate blocks: the reverse of `stack`."""
@@ -242,20 +212,19 @@ class Prepared:
 
     def own_batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step, or this process's rows of it."""
-        if self.sharding is None or jax.process_count() == 1:
+        if self._own_rows is None:
             return self.task.batch(seed, step)
         return batch_rows(self.task, seed, step, self._own_rows)
 
     @functools.cached_property
-    def _own_rows(self) -> np.ndarray:
-        assert self.sharding is not None
-        return self.sharding.rows_of_process(self.task.batch(0, 0))
+    def _own_rows(self) -> np.ndarray | None:
+        is_alone = self.sharding is None or jax.process_count() == 1
+        return None if is_alone else self.sharding.rows_of_process(self.task.batch(0, 0))
 
     @functools.cached_property
     def capacity(self) -> int:
         """Largest number of batches of one call, bounded by their memory."""
-        nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.task.batch(0, 0)))
-        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes)
+        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes(self.task.batch(0, 0)))
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
@@ -269,16 +238,15 @@ class Prepared:
         return self._with_places(jax.eval_shape(self.initial_state, np.uint32(0)))
 
     def _with_places(self, shapes: TrainState) -> TrainState:
-        if self.sharding is None:
-            return shapes
-        return with_places(shapes, self.sharding.of_state(shapes))
+        return with_places(shapes, self.sharding.of_state(shapes)) if self.sharding else shapes
 
     @functools.cached_property
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the data, for the user to read before training."""
         remarks = list(self.task.remarks)
-        is_own, mask = is_user_defined(self.config.data.task), self.config.model.mask
-        if not is_own and not is_user_defined(mask):
+        mask = self.config.model.mask
+        is_own, is_own_mask = is_user_defined(self.config.data.task), is_user_defined(mask)
+        if not is_own and not is_own_mask:
             return tuple(remarks)
         from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
         from transformer_jax.models import Encoder
@@ -293,8 +261,7 @@ class Prepared:
                 remarks.append(
                     "each target is the next input, and the model reads ahead: it copies"
                 )
-        is_causal = getattr(self.model, "is_causal", lambda: True)
-        if predicts and is_user_defined(mask) and not is_causal():
+        if predicts and is_own_mask and not getattr(self.model, "is_causal", lambda: True)():
             remarks.append(
                 f"model.mask={mask}: a token sees those after it, and targets are the next "
                 "inputs: the loss is no prediction; a mask written as a function hides them by "
@@ -376,9 +343,9 @@ def prepare(
       allow: Modules that may be imported besides those that the config names.
       task: Data that was already read.
       devices: Devices of the mesh; jax's if None.
-
     Raises:
-      InvalidInput: The data has nothing to score, or does not fit the model.
+      InvalidInput: The data has nothing to score or does not fit the model, or there are fewer
+        devices than the mesh has.
     """
     own = own_modules(config) | set(allow)  # the user's config names its own modules
     report(import_own(flatten(config)))
@@ -394,8 +361,9 @@ def prepare(
                     f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
                     "can be drawn for"
                 )
-            parts = (config, task, model, optimizer, objective, frozenset(own))
-            prepared = Prepared(*parts, devices=None if devices is None else tuple(devices))
+            sharding = make_run_sharding(config, own, devices)
+            parts = (config, task, model, optimizer, objective, frozenset(own), sharding)
+            prepared = Prepared(*parts)
             refuse_unfit(prepared, of_user)
     except InvalidInput:
         raise

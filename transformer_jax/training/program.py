@@ -27,19 +27,12 @@ class StepRequest(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a request.
+    """The result of a request."""
 
-    Attributes:
-      state: State after the steps.
-      records: Record of each step [C], in host memory.
-      seconds: Duration of the call, without compilation.
-      num_steps: Largest number of steps of a member in the call.
-    """
-
-    state: TrainState
-    records: StepRecord
-    seconds: float
-    num_steps: int
+    state: TrainState  # after the steps
+    records: StepRecord  # of each step [C], in host memory
+    seconds: float  # duration of the call, without compilation
+    num_steps: int  # largest number of steps of a member in the call
 
 
 class Program:
@@ -51,10 +44,9 @@ class Program:
     """
 
     def __init__(self, prepared: Prepared, width: int = 1) -> None:
-        """Compiles nothing yet.
+        """Compiles nothing yet; `width` is the number of members at a time.
 
-        `prepared` is that of any member, or one with the same program_key; `width` is the number of
-        members at a time, 1 for one after another.
+        `prepared` is that of any member, or one with the same program_key.
         """
         self.prepared, self.width = prepared, width
 
@@ -85,14 +77,10 @@ class Program:
         return compiled
 
     @property
-    def is_compiled(self) -> bool:
-        """True if the program was needed so far."""
-        return "compiled" in self.__dict__
-
-    @property
-    def bytes_of_member(self) -> int:
-        """Memory per member in bytes: arguments, results and temporaries of the program."""
-        return laid_out_bytes(self.compiled) // self.width
+    def bytes_of_member(self) -> int | None:
+        """Memory per member in bytes: arguments, results and temporaries; None if not compiled."""
+        compiled = self.__dict__.get("compiled")
+        return compiled and laid_out_bytes(compiled) // self.width
 
     def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
         """Takes the steps that members request: at most as many requests as the program is wide.
@@ -110,19 +98,15 @@ class Program:
             states = [jax.tree.map(jnp.zeros_like, first.state) for _ in range(num_idle)]
             idle = [first._replace(state=state, num_steps=np.int32(0)) for state in states]
             lists = zip(*requests, *idle, strict=True)
-            results = zip(*program(*map(list, lists)), strict=True)
+            results = program(*map(list, lists))
         results = [(state, jax.tree.map(np.asarray, records)) for state, records in results]
         seconds = time.monotonic() - started
         most = max(int(request.num_steps) for request in requests)
         return [StepResult(*pair, seconds, most) for pair in results[: len(requests)]]
 
-    def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
+    def _advance(self, *requests: list) -> list[tuple[TrainState, StepRecord]]:
         """Applies Prepared.advance to several members; each argument is a list."""
         stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *column) for column in requests]
-        states, records = jax.vmap(self.prepared.advance)(*stacked)
-
-        def lane(tree: Any, index: int) -> Any:
-            return jax.tree.map(lambda leaf: leaf[index], tree)
-
+        results = jax.vmap(self.prepared.advance)(*stacked)
         lanes = range(self.width)
-        return [lane(states, i) for i in lanes], [lane(records, i) for i in lanes]
+        return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], results) for lane in lanes]

@@ -27,7 +27,6 @@ from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
 from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import without_kernels
-from transformer_jax.training.stop_strings import ends_of, sure_length, text_before
 
 Prompt = TypeVar("Prompt", str, list[str])
 _ROWS_AT_ONCE = 64
@@ -121,7 +120,7 @@ class Run:
             logits are NaN, or the model is no language model.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        key, ends = _key_of(seed), ends_of(stop)
+        key, ends = _key_of(seed), _ends_of(stop)
         is_one = isinstance(prompt, str)
         prompts = [prompt] if is_one else _several(prompt)
         keys = [key] if is_one else jax.random.split(key, len(prompts))
@@ -133,7 +132,7 @@ class Run:
                 self.model, self.params, start, own_key, num_tokens=num_tokens, **options
             )
             text = self._continuation(begun, _numbers(drawn).tolist())
-            texts.append(text_before(text, ends))
+            texts.append(_text_before(text, ends))
         return texts[0] if is_one else texts  # ty: ignore[invalid-explicit-return]
 
     def stream(
@@ -151,15 +150,15 @@ class Run:
         A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        key, ends = _key_of(seed), ends_of(stop)
+        key, ends = _key_of(seed), _ends_of(stop)
         options: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         start, drawn, shown = jnp.asarray(tokenizer.encode(prompt)), [], 0
         for piece in stream_from(self.model, self.params, start, key, num_tokens, **options):
             drawn += _numbers(piece).tolist()
             text = self._continuation(prompt, drawn)
-            complete = text_before(text, ends)
+            complete = _text_before(text, ends)
             is_last = len(complete) < len(text) or len(drawn) == num_tokens
-            sure = len(complete) if is_last else sure_length(complete, ends)
+            sure = len(complete) if is_last else _sure_length(complete, ends)
             if sure > shown:
                 yield complete[shown:sure]
                 shown = sure
@@ -234,7 +233,7 @@ class Run:
         inputs = {"tokens": padded}
         if "segments" in inspect.signature(type(self.model).__call__).parameters:
             inputs["segments"] = (np.arange(size) < length).astype(np.int32)[None]
-        logits = _numbers(logits_of(self.model)(self.params, inputs)[0, :length])
+        logits = _numbers(logits_of(self.model, self.params, inputs)[0, :length])
         chances = jax.nn.log_softmax(logits.astype(np.float32))
         return np.asarray(chances)[np.arange(length), tokens[1:]]
 
@@ -289,7 +288,7 @@ class Run:
             if (1 if isinstance(example, str) else len(example)) != self.num_texts:
                 raise InvalidInput(f"expected {expected} for each example, got {example!r}")
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
-        logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
+        logits = self._by_rows(inputs, lambda rows: logits_of(self.model, self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
     def fill_in(self, text: str) -> list[tuple[str, float]]:
@@ -312,7 +311,7 @@ class Run:
             raise InvalidInput(
                 f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
             )
-        logits = logits_of(self.model)(self.params, {"tokens": np.asarray(tokens)[None]})
+        logits = logits_of(self.model, self.params, {"tokens": np.asarray(tokens)[None]})
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
         ranked = np.argsort(-probabilities[: tokenizer.vocab_size])
         ranked = ranked[~np.isin(ranked, specials[:4])][:5]
@@ -339,17 +338,39 @@ class Run:
         return np.concatenate(results)[:count]
 
 
-@functools.lru_cache(maxsize=32)
-def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
-    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
-    apply = jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
-    return lambda params, inputs: whole(apply(params, inputs))
+def logits_of(model: Any, params: Any, inputs: Any) -> jax.Array:
+    """Returns the logits for some inputs, whole in each process."""
+    return whole(_apply(model, params, inputs))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(model: Any, params: Any, inputs: Any) -> jax.Array:
+    return model.apply({"params": params}, **inputs)
 
 
 def _key_of(seed: int) -> jax.Array:
     if not OPTIONS["seed"].accepts(seed):
         raise InvalidInput(f"seed: expected {OPTIONS['seed'].allowed}, got {seed}")
     return jax.random.key(seed)
+
+
+def _ends_of(stop: str | Sequence[str]) -> list[str]:
+    ends = [stop] if isinstance(stop, str) else list(stop)
+    if "" in ends:
+        raise InvalidInput("stop: expected non-empty strings")
+    return ends
+
+
+def _text_before(text: str, ends: Iterable[str]) -> str:
+    """Returns the text before the first of some strings in it."""
+    return text[: min([len(text), *[text.find(end) for end in ends if end in text]])]
+
+
+def _sure_length(text: str, ends: Iterable[str]) -> int:
+    """Returns the length of the final part of a text: whole characters, no stop string."""
+    whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
+    begun = [n for end in ends for n in range(1, len(end)) if whole.endswith(end[:n])]
+    return len(whole) - max(begun, default=0)
 
 
 def _several(texts: Iterable[Any]) -> list[Any]:

@@ -86,12 +86,7 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
     Args:
       warmup_steps: Updates of linear warm-up.
     """
-
-    def rate(count: Any) -> Array:
-        update = jnp.asarray(count + 1, jnp.float32)
-        return peak * jnp.minimum(update / warmup_steps, jnp.sqrt(warmup_steps / update))
-
-    return rate
+    return _warmed_up(peak, warmup_steps, lambda update: jnp.sqrt(warmup_steps / update))
 
 
 def _warmed_up(peak: float, warmup_steps: int, after: Callable[[Array], Array]) -> optax.Schedule:

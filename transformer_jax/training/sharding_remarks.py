@@ -42,8 +42,7 @@ def remarks_on_sharding(
     """Returns remarks on how a run's arrays are laid out, one line each.
 
     Args:
-      sharding: Sharding of the run.
-      state: Shapes of its state.
+      sharding, state: Sharding of the run, and shapes of its state.
       examples: Key -> number of examples of a batch, and of the parts in which it is computed.
       counts: Axis of the mesh -> description of what it cuts -> their number.
     """
@@ -72,15 +71,9 @@ def remarks_on_sharding(
             for what, number in of_axis.items()
             if number % size
         ]
-    return [*remarks, *_remarks_on_arrays(sharding, state)]
-
-
-def _remarks_on_arrays(sharding: Sharding, state: Any) -> list[str]:
-    """Returns a line per axis that does not divide large arrays, and one for arrays never cut."""
-    found = defaultdict(list)
-    if all(sharding.mesh.shape[axis] == 1 for axis in ("fsdp", "tensor")):
-        return []
-    for path, leaf in by_path(state).items():
+    found = defaultdict(list)  # lines about large arrays that an axis does not divide, or none cuts
+    cuts_arrays = any(sharding.mesh.shape[axis] > 1 for axis in ("fsdp", "tensor"))
+    for path, leaf in by_path(state).items() if cuts_arrays else ():
         if _bytes(leaf) < _LARGE:
             continue
         cut = _axes(sharding, path, leaf.shape)
@@ -89,7 +82,6 @@ def _remarks_on_arrays(sharding: Sharding, state: Any) -> list[str]:
             found[f"mesh.{axis}={sharding.mesh.shape[axis]} does not divide"].append((path, leaf))
         if not meant:
             found["mesh.rules do not cut"].append((path, leaf))
-    remarks = []
     for who, arrays in found.items():
         total = sum(_bytes(leaf) for _, leaf in arrays) / (1 << 20)
         path, leaf = arrays[0]

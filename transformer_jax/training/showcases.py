@@ -15,7 +15,6 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
 from transformer_jax.options import imported
 from transformer_jax.processes import whole
-from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.run import Run, logits_of
 
 if TYPE_CHECKING:
@@ -28,11 +27,8 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-class GenerationScores(NamedTuple):
-    """Scores of generated output by name, and facts about how they were computed."""
-
-    means: dict[str, float]
-    protocol: dict[str, Any]
+# Scores of generated output by name, and facts about how they were computed.
+GenerationScores = tuple[dict[str, float], dict[str, Any]]
 
 
 def translation_scores(run: Run, task: "Translation", split: str) -> GenerationScores:
@@ -51,23 +47,16 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
     metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
     means = {name: m.corpus_score(hypotheses, streams).score for name, m in metrics.items()}
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
-    return GenerationScores(
-        means, {"generated": "greedy", "sentences": len(hypotheses), **signatures}
-    )
+    return means, {"generated": "greedy", "sentences": len(hypotheses), **signatures}
 
 
-@functools.lru_cache(maxsize=32)
-def _writes_answers(model: Any) -> Callable[..., Any]:
-    """Returns a compiled function from parameters and a batch to tokens [B, L + 1] with answers."""
-
-    @jax.jit
-    def write(params: Any, batch: Any) -> jax.Array:
-        tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
-        asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
-        longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
-        return feed_back(longer, tokens, asked)
-
-    return write
+@functools.partial(jax.jit, static_argnums=0)
+def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
+    """Returns tokens [B, L + 1] with the model's answers."""
+    tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
+    asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
+    longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
+    return feed_back(longer, tokens, asked)
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
@@ -76,20 +65,20 @@ def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> Generati
     Answers that chance decides are not scored.
     """
     if task.language.floor:
-        return GenerationScores({}, {})
+        return {}, {}
     right = asked = 0
     for batch in task.evaluation_batches(split, run.config.evaluation.batch_size):
-        written = np.asarray(_writes_answers(run.model)(run.params, batch))[:, 1:]
+        written = np.asarray(_with_answers(run.model, run.params, batch))[:, 1:]
         is_asked = batch["weights"] > 0
         right += (is_asked & (written == batch["targets"])).sum()
         asked += is_asked.sum()
-    return GenerationScores({"generated_accuracy": float(right / asked)}, {"generated": "greedy"})
+    return {"generated_accuracy": float(right / asked)}, {"generated": "greedy"}
 
 
 def show_answers(run: Run, task: "SyntheticTask") -> str:
     """Returns some examples of the test split with the model's answers."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    written = np.asarray(whole(_writes_answers(run.model)(run.params, batch)))
+    written = np.asarray(whole(_with_answers(run.model, run.params, batch)))
     lines = []
     for row in np.flatnonzero(batch["weights"].any(1)):
         asked = np.flatnonzero(batch["weights"][row]) + 1
@@ -122,10 +111,15 @@ def show_translations(run: Run, task: "Translation") -> str:
     )
 
 
+def _test_batches(run: Run, task: Any, size: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yields batches of the test split with their logits."""
+    for batch in task.evaluation_batches("test", size):
+        yield batch, np.asarray(logits_of(run.model, run.params, batch["inputs"]))
+
+
 def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
     """Returns hidden tokens of the test split with the model's guesses."""
-    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+    batch, logits = next(_test_batches(run, task, _SHOWN))
     lines = []
     for row in range(_SHOWN):
         for place in np.flatnonzero(batch["weights"][row])[:1]:
@@ -141,8 +135,7 @@ def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
 def show_confusions(run: Run, task: "Classification") -> str:
     """Returns the confusion matrix of the test split."""
     counts = np.zeros((len(task.classes),) * 2, int)
-    for batch in task.evaluation_batches("test", 64):
-        logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+    for batch, logits in _test_batches(run, task, 64):
         real = batch["weights"] > 0
         np.add.at(counts, (batch["targets"][real], logits.argmax(-1)[real]), 1)
     size = max(len(name) for name in task.classes)
@@ -155,8 +148,7 @@ def show_confusions(run: Run, task: "Classification") -> str:
 
 def show_guesses(run: Run, task: Task) -> str:
     """Returns the likeliest and the true answers to some examples of the test split."""
-    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
+    batch, logits = next(_test_batches(run, task, _SHOWN))
     names = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 
     def named(numbers: np.ndarray) -> str:
@@ -164,7 +156,7 @@ def show_guesses(run: Run, task: Task) -> str:
             return repr(run.tokenizer.decode(numbers[numbers < run.tokenizer.vocab_size]))
         return " ".join(names[n] if names and n < len(names) else str(n) for n in numbers)
 
-    rows = zip(answers, batch["targets"], batch["weights"] > 0, strict=True)
+    rows = zip(logits.argmax(-1), batch["targets"], batch["weights"] > 0, strict=True)
     return "\n".join(
         f"model: {named(np.atleast_1d(a[asked]))}  truth: {named(np.atleast_1d(t[asked]))}"
         for a, t, asked in rows
@@ -174,6 +166,9 @@ def show_guesses(run: Run, task: Task) -> str:
 
 def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Yields the prompt and its continuation, as it is drawn."""
+    task = run.config.data.task
+    if run.tokenizer is None and task != "language_modelling":
+        raise InvalidInput(f"this run's data.task is {task}: it reads no text")
     pieces = run.stream(prompt, **options)
     first = next(pieces, "")  # so that a refusal comes before the prompt
     yield prompt + _glue(run) + first
@@ -207,29 +202,14 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     yield "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
-def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Yields a continuation if a user-defined task has a tokenizer."""
-    answer = answer_nothing if run.tokenizer is None else continue_prompt
-    return answer(run, prompt, **options)
-
-
-def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Raises InvalidInput: the model reads no text."""
-    raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
-
-
 class Demonstration(NamedTuple):
-    """Samples and scores that models of a task can show.
+    """Samples and scores that models of a task can show."""
 
-    Attributes:
-      show: (run, task) -> text, for the end of training.
-      answer: (run, prompt, sampling options) -> pieces of text, as they are drawn.
-      scores: (run, task, split) -> scores of generated output.
-    """
-
-    show: Callable[..., str]
-    answer: Callable[..., Iterator[str]]
-    scores: Callable[..., GenerationScores] = lambda run, task, split: GenerationScores({}, {})
+    show: Callable[..., str]  # (run, task) -> text, for the end of training
+    # (run, prompt, sampling options) -> pieces of text, as they are drawn
+    answer: Callable[..., Iterator[str]] = continue_prompt
+    # (run, task, split) -> scores of generated output
+    scores: Callable[..., GenerationScores] = lambda run, task, split: ({}, {})
 
 
 def demonstration_of(task: str) -> Demonstration:
@@ -237,21 +217,11 @@ def demonstration_of(task: str) -> Demonstration:
     return imported(traits_of(task).shown_by)
 
 
-def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], task: Any) -> str:
-    """Returns the text that a run shows at its end, or a note that memory does not suffice."""
-    try:
-        return demonstration.show(run_of(), task)
-    except jax.errors.JaxRuntimeError as error:
-        if bytes_refused(error) is None:
-            raise
-        return "no sample: the training state leaves too little memory"
-
-
 # Named in the traits of tasks, data/tasks/__init__.py.
-GUESSES = Demonstration(show_guesses, answer_of_own)
-CONTINUATION = Demonstration(show_continuation, continue_prompt)
+GUESSES = Demonstration(show_guesses)
+CONTINUATION = Demonstration(show_continuation)
 FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)
-ANSWERS = Demonstration(show_answers, answer_nothing, free_running_scores)
+ANSWERS = Demonstration(show_answers, scores=free_running_scores)
 TRANSLATIONS = Demonstration(show_translations, translate_prompt, translation_scores)
 CLASSES_OF_TEXTS = Demonstration(show_confusions, classify_prompt)
-CLASSES = Demonstration(show_confusions, answer_nothing)
+CLASSES = Demonstration(show_confusions)

@@ -15,40 +15,25 @@ from transformer_jax.training.objectives import CrossEntropy, Sums, safe_mean, s
 
 
 class TrainState(NamedTuple):
-    """State that training carries from step to step.
+    """State that training carries from step to step."""
 
-    Attributes:
-      step: Number of updates so far, int32.
-      params: Parameters of the model.
-      opt_state: State of the optimizer.
-    """
-
-    step: Array
+    step: Array  # number of updates so far, int32
     params: Any
     opt_state: Any
 
 
 class StepRecord(NamedTuple):
-    """Record of one step.
+    """Record of one step."""
 
-    Attributes:
-      loss: The objective's mean over the weighted targets of the batch, before the update.
-      gradient_norm: Global norm, before clipping.
-      applied: Whether the update was made: both are finite. Otherwise the state is unchanged.
-    """
-
-    loss: Array
-    gradient_norm: Array
-    applied: Array
+    loss: Array  # the objective's mean over the batch's weighted targets, before the update
+    gradient_norm: Array  # global, before clipping
+    applied: Array  # whether both are finite; otherwise the state is unchanged
 
 
 def make_initial_state(
     model: Any, optimizer: optax.GradientTransformation, seed: int | Array
 ) -> Callable[[], TrainState]:
-    """Returns a function that draws the state at step 0.
-
-    `model` has `example_inputs`; `seed` is that of the initial values.
-    """
+    """Returns a function that draws the state at step 0 for a model that has `example_inputs`."""
 
     def initial_state() -> TrainState:
         init_key, _ = jax.random.split(jax.random.key(seed))
@@ -76,10 +61,9 @@ def make_mean_gradients(
         # the weight of all targets in the end.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
-    def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
-        differentiate = jax.grad(loss_sum, has_aux=True)
-        if accumulation == 1:
-            return differentiate(params, batch, key)
+    differentiate = jax.grad(loss_sum, has_aux=True)
+
+    def in_parts(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
         split = lambda leaf: leaf.reshape(accumulation, -1, *leaf.shape[1:])  # noqa: E731
         parts = cut_examples(jax.tree.map(split, batch), 1)
         keys = jax.random.split(key, accumulation)
@@ -92,7 +76,8 @@ def make_mean_gradients(
         return jax.lax.scan(add, zeros, (parts, keys))[0]
 
     def mean_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
-        summed, sums = summed_gradients(params, batch, key)
+        sum_up = differentiate if accumulation == 1 else in_parts
+        summed, sums = sum_up(params, batch, key)
         return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed), sums
 
     return mean_gradients
@@ -107,12 +92,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
     """Returns one optimizer update as a pure function: gradients, then the optimizer's step.
 
-    Args:
-      model: A model that takes the batch's inputs and `train`.
-      optimizer: An optax transformation with clipping, see make_optimizer.
-      seed: Seed of dropout, whose key in a step is fold_in(key, step).
-      accumulation: Number of parts in which a batch is computed.
-      objective: The training objective, see objectives.
+    The model takes the batch's inputs and `train`; the optimizer clips, see make_optimizer. `seed`
+    is that of dropout, whose key in a step is fold_in(key, step). A batch is computed in
+    `accumulation` parts.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
     mean_gradients = make_mean_gradients(model, objective, accumulation)

@@ -1,9 +1,9 @@
 """Initial weights besides freshly drawn values: pretrained weights and word vectors."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,16 +44,11 @@ def start_from(
     tokenizer: Tokenizer | None,
     allow: Collection[str] = (),
 ) -> tuple[Any, list[str]]:
-    """Replaces freshly drawn parameters by those that a config names.
+    """Returns freshly drawn parameters with those that a config names, and lines about them.
 
-    Args:
-      model: The model.
-      params: Freshly drawn parameters.
-      initial: Section `initial` of the config.
-      tokenizer: Tokenizer of the task.
-      allow: Modules that the run with the weights may import.
-    Returns:
-      Initial parameters, and lines to report about them.
+    `initial` is the section of the config, `tokenizer` that of the task. The run with the weights
+    may import the modules `allow`.
+
     Raises:
       InvalidInput: Weights or vectors cannot be read, or do not fit.
     """
@@ -76,13 +71,17 @@ def _from_weights(
     after. So fields that do not show in shapes must be equal too.
     """
     their_model, their_params = _read_weights(path, tokenizer, allow)
-    where = f"initial.weights={path}"
+
+    def refuse(why: str, lines: Sequence[str] = ()) -> NoReturn:
+        raise InvalidInput("\n".join([f"initial.weights={path}: {why}", *lines]))
+
     if different := _different(their_model, model):
-        raise InvalidInput(
-            "\n".join([f"{where}: of a model that computes otherwise", *different[:6]])
-        )
+        refuse("of a model that computes otherwise", different[:6])
     own, given = by_path(params), by_path(their_params)
-    stored_tokenizer, cut = _stored_tokenizer(path) if tokenizer else None, {}
+    stored_tokenizer, cut = None, {}
+    if tokenizer and is_of_huggingface(path):
+        file = folder_of(path) / "tokenizer.json"
+        stored_tokenizer = load_tokenizer(file) if file.is_file() else None
     if stored_tokenizer and tokenizer and fingerprint(stored_tokenizer) == fingerprint(tokenizer):
         cut = _without_spare_rows(own, given)
     given |= cut
@@ -92,15 +91,9 @@ def _from_weights(
     in_part = {name.rpartition("/")[0] for name in shared} - {""}  # or whole
     lost = [n for n in given if n not in own and n.rpartition("/")[0] in in_part]
     if lost:  # a bias, for example
-        raise InvalidInput(
-            "\n".join(
-                [
-                    f"{where}: of modules that compute with more arrays there",
-                    *_first_lines([f"  {name}: there, not here" for name in lost]),
-                    "give the model what they need, as model.use_bias=True",
-                ]
-            )
-        )
+        remedy = "give the model what they need, as model.use_bias=True"
+        lines = _first_lines([f"  {name}: there, not here" for name in lost])
+        refuse("of modules that compute with more arrays there", [*lines, remedy])
     wrong = [
         f"  {name}: {given[name].shape} there, {own[name].shape} here"
         for name in shared
@@ -110,14 +103,12 @@ def _from_weights(
         lines = _first_lines(wrong) or [f"  there {', '.join(list(given)[:4])}, ..."]
         remedy = "set model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
         remedy += f", or begin with --config={path}" if holds_weights(Path(path)) else ""
-        raise InvalidInput("\n".join([f"{where}: they do not fit this model", *lines, remedy]))
+        refuse("they do not fit this model", [*lines, remedy])
     if stored_tokenizer and tokenizer and _EMBEDDING in shared:
         tokens = [[n] for n in range(min(stored_tokenizer.vocab_size, tokenizer.vocab_size))]
         if any(stored_tokenizer.decode(token) != tokenizer.decode(token) for token in tokens):
-            raise InvalidInput(
-                f"{where}: its embedding is of other tokens; give "
-                f"data.tokenizer={folder_of(path) / 'tokenizer.json'}"
-            )
+            file = folder_of(path) / "tokenizer.json"
+            refuse(f"its embedding is of other tokens; give data.tokenizer={file}")
     taken = {name: _in_place_of(own[name], given[name]) for name in shared}
     fresh = sorted({name.split("/")[0] for name in own if name not in given})
     unused = sorted({name.split("/")[0] for name in given if name not in own})
@@ -125,18 +116,12 @@ def _from_weights(
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
     remark += f"; without rows that are no token's: {', '.join(cut)}" if cut else ""
-    return _nested(own | taken), remark
+    return unflatten_dict(own | taken, sep="/"), remark
 
 
 def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - 4
     return [*lines[:4], f"  ... and {more} more"] if more > 0 else lines
-
-
-def _stored_tokenizer(path: str) -> Tokenizer | None:
-    """Returns the tokenizer of a Hugging Face model, or None if there is none."""
-    file = folder_of(path) / "tokenizer.json" if is_of_huggingface(path) else None
-    return load_tokenizer(file) if file and file.is_file() else None
 
 
 def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,15 +156,13 @@ def _different_fields(their_model: Any, our_model: Any, without: Collection[str]
         for field, value in their_values.items()
         if field in our_values
         and field.partition(".")[0] not in without
-        and not _are_equal(value, our_values[field])
+        and not (value == our_values[field] or _differ_by_rounding(value, our_values[field]))
     ]
 
 
-def _are_equal(ours: Any, theirs: Any) -> bool:
-    """Returns whether values are equal, or differ by float32 rounding, e.g. of a file."""
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-6)
-    return ours == theirs
+def _differ_by_rounding(*values: Any) -> bool:
+    """Returns whether values are equal in float32, as those of a file are."""
+    return all(isinstance(v, float) for v in values) and math.isclose(*values, rel_tol=1e-6)
 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
@@ -230,18 +213,14 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
         table[wanted[word]] = vector
     own[_EMBEDDING] = _in_place_of(own[_EMBEDDING], table)
     remark = f"word vectors of {path}: {len(found):,} of {len(wanted):,} words"
-    return _nested(own), remark
+    return unflatten_dict(own, sep="/"), remark
 
 
 def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.ndarray]:
-    """Reads word2vec's text format: a word and its numbers per line, possibly sizes on the first.
+    """Reads vectors [width] float32 of wanted words from a file, maybe .gz, in word2vec's format.
 
-    Args:
-      path: Path of the file (.gz too).
-      wanted: Words to read.
-      width: Required length of a vector.
-    Returns:
-      word -> [width] float32.
+    It has a word and its numbers per line, possibly sizes on the first.
+
     Raises:
       InvalidInput: A line is not a word and `width` finite numbers; the message names it.
     """
@@ -275,7 +254,3 @@ def _in_place_of(own: Any, given: Any) -> Any:
     if sharding is None or len(sharding.device_set) == 1:
         return array
     return put(np.asarray(array), sharding)
-
-
-def _nested(by_path: dict[str, Any]) -> Any:
-    return unflatten_dict({tuple(name.split("/")): leaf for name, leaf in by_path.items()})
