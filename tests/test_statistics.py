@@ -24,6 +24,8 @@ def outcomes(values, diverged=()):
 
 
 def verdict(base, arm, margin=0.01, larger=True, level=0.05, family=None):
+    """Of scores by seed, or of outcomes."""
+    base, arm = (each if isinstance(each, dict) else outcomes(each) for each in (base, arm))
     (contrast,) = ours.compare(base, {"arm": arm}, margin, larger, level, family)
     return contrast
 
@@ -72,10 +74,9 @@ def test_one_more_right_answer_in_every_seed_is_no_evidence(items):
     rng = np.random.default_rng(0)
     for _ in range(300):
         right = rng.integers(0, items, 5)
-        found = verdict(outcomes(right / items), outcomes((right + 1) / items), 0.02)
+        found = verdict(right / items, (right + 1) / items, 0.02)
         assert found.verdict == ours.REFUSED, found
-    two = verdict(outcomes(np.array([3, 4, 5]) / 9), outcomes(np.array([4, 5, 7]) / 9), 0.02)
-    assert two.verdict != ours.REFUSED
+    assert verdict([3 / 9, 4 / 9, 5 / 9], [4 / 9, 5 / 9, 7 / 9], 0.02).verdict != ours.REFUSED
 
 
 def test_equivalence_is_two_one_sided_tests_of_scipy(rng):
@@ -111,7 +112,6 @@ def test_power_is_the_share_of_simulated_studies():
 
 def test_seeds_needed_never_looks_at_the_effect():
     few = ours.seeds_needed(0.01, 5, 0.01)
-    assert few == ours.seeds_needed(0.01, 5, 0.01)
     bound = 0.01 * math.sqrt(4 / stats.chi2.ppf(0.2, 4))
     assert ours.power_of_t(0.01 / bound * math.sqrt(few), few - 1, 0.05) >= 0.8
     fewer = 0.01 / bound * math.sqrt(few - 1), few - 2
@@ -139,56 +139,47 @@ def test_clopper_pearson_and_boschloo():
 
 
 def test_divergence_suspends_the_mean_and_may_be_unstable():
-    base = outcomes([1.0, 2.0, 3.0, 4.0, 5.0])
+    base, lost = [1.0, 2.0, 3.0, 4.0, 5.0], outcomes([0.0] * 5, diverged=range(5))
     one = verdict(base, outcomes([2.0, 3.1, 4.0, 5.2, 6.0], diverged=(1,)))
     assert one.verdict == ours.NO_VERDICT
     assert "1 of 5 diverged" in one.words
     assert one.diverged == ((1, 5), (0, 5))
-    every = verdict(base, outcomes([0.0] * 5, diverged=range(5)), level=0.025, family=5)
-    assert every.verdict == ours.UNSTABLE
-    lost = outcomes([0.0] * 5, diverged=range(5))
+    assert verdict(base, lost, level=0.025, family=5).verdict == ours.UNSTABLE
     assert verdict(lost, base).verdict == ours.NO_VERDICT
 
 
-def test_better_worse_and_their_margin(rng):
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(1, "better by more than 0.01"), (0.5, "better"), (0.1, "better, negligible")],
+)
+def test_better_worse_and_their_margin(rng, factor, words):
     base = rng.normal(1, 0.01, 8)
-    d = np.array([0.02, 0.021, 0.019, 0.0205, 0.0195, 0.02, 0.0202, 0.0198])
-    for factor, words in (
-        (1, "better by more than 0.01"),
-        (0.5, "better"),
-        (0.1, "better, negligible"),
-    ):
-        found = verdict(outcomes(base), outcomes(base + factor * d))
-        assert (found.verdict, found.words) == (ours.BETTER, words)
-    worse = verdict(outcomes(base), outcomes(base + d), larger=False)
-    assert (worse.verdict, worse.words) == (ours.WORSE, "worse by more than 0.01")
+    d = factor * np.array([0.02, 0.021, 0.019, 0.0205, 0.0195, 0.02, 0.0202, 0.0198])
+    better, worse = (verdict(base, base + d, larger=larger) for larger in (True, False))
+    assert (better.verdict, better.words) == (ours.BETTER, words)
+    assert (worse.verdict, worse.words) == (ours.WORSE, words.replace("better", "worse"))
     assert worse.differences == pytest.approx(-d)
-    alternating = np.array([1, -1, 1, -1, 1, -1]) * 0.001
-    for factor, told in ((1, ours.SAME), (30, ours.UNRESOLVED)):
-        arm = outcomes(base[:6] + factor * alternating)
-        assert verdict(outcomes(base[:6]), arm).verdict == told
+
+
+def test_no_different_within_the_margin_and_unresolved():
+    base, d = np.arange(6.0), np.array([1, -1, 1, -1, 1, -1]) * 0.001
+    assert verdict(base, base + d).verdict == ours.SAME
+    assert verdict(base, base + 30 * d).verdict == ours.UNRESOLVED
 
 
 def test_few_seeds():
     base, d = np.arange(5.0), np.array([0.02, 0.021, 0.019, 0.0205, 0.0195])
     for count in (1, 2):
-        short = verdict(outcomes(base[:count]), outcomes((base + d)[:count]))
-        assert short.verdict == ours.NO_VERDICT
-    assert verdict(outcomes(base[:3]), outcomes((base + d)[:3])).words.endswith("(few seeds)")
-    small = np.array([1, -1, 1, -1]) * 1e-5
-    equal = verdict(outcomes(base[:4]), outcomes(base[:4] + small))
+        assert verdict(base[:count], (base + d)[:count]).verdict == ours.NO_VERDICT
+    assert verdict(base[:3], (base + d)[:3]).words.endswith("(few seeds)")
+    equal = verdict(base[:4], base[:4] + np.array([1, -1, 1, -1]) * 1e-5)
     assert equal.words == "no different within 0.01 (few seeds)"
 
 
-def test_identical_runs_and_the_same_difference_everywhere_are_no_evidence():
-    base = outcomes([1.0, 2.0, 3.0])
-    assert verdict(base, base).verdict == ours.IDENTICAL
-    assert verdict(base, outcomes([1.5, 2.5, 3.5])).verdict == ours.REFUSED
-
-
-def test_only_shared_seeds_are_paired():
-    base, arm = outcomes([1.0, 2.0, 3.0, 4.0]), outcomes([1.1, 2.2, 3.1])
-    assert verdict(base, arm).seeds == (0, 1, 2)
+def test_no_spread_of_differences_is_no_evidence_and_only_shared_seeds_are_paired():
+    assert verdict([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).verdict == ours.IDENTICAL
+    assert verdict([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]).verdict == ours.REFUSED
+    assert verdict([1.0, 2.0, 3.0, 4.0], [1.1, 2.2, 3.1]).seeds == (0, 1, 2)
 
 
 def test_levels_of_looks():

@@ -195,10 +195,6 @@ def test_a_wrong_study_file_is_refused(tmp_path, changes, words):
         load_design(study_file(tmp_path, **changes), {})
 
 
-def test_refusals_of_the_command_are_short(tmp_path):
-    refused(attempt("ablate", f"--config={TINY}", f"--workdir={tmp_path}"), "get_arms", "--arm")
-
-
 # ---------------------------------------------------------------- cells
 
 
