@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.conftest import (
-    TINY,
-    attempt,
-    command,
-    fingerprint_of,
-    refused,
-    start_command,
-    tiny_config,
-)
+from tests.conftest import TINY, command, fingerprint_of, start_command, tiny_config
 from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.baselines import Baselines
 from transformer_jax.errors import InvalidInput
