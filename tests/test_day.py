@@ -69,18 +69,20 @@ def test_what_needs_a_package_names_it_and_the_extra():
 # ---------------------------------------------------------------- room on the disk
 
 
+RUN, CELL, OTHER = "cells/exp/run", f"cells/{'a' * 16}/s0", f"cells/{'c' * 16}/s0"
+
+
 @pytest.fixture
 def room(tiny_run, tmp_path):
     """A folder with a run that is none of a study's, two cells, and what killed processes left."""
-    for name in ("cells/exp/run", f"cells/{'a' * 16}/s0", f"cells/{'c' * 16}/s0"):
+    for name in (RUN, CELL, OTHER):
         shutil.copytree(tiny_run, tmp_path / name)
-    run = tmp_path / "cells" / "exp" / "run"
     for name in (".writing-00000050-1", "damaged-00000010"):
-        folder = run / "checkpoints" / name
+        folder = tmp_path / RUN / "checkpoints" / name
         folder.mkdir()
         (folder / "part").write_bytes(bytes(1 << 20))
     for name in (".STATUS-123", ".backup-2024", "damaged-analysis"):  # the others are a user's own
-        (run / name).write_text("half")
+        (tmp_path / RUN / name).write_text("half")
     return tmp_path
 
 
@@ -97,17 +99,15 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
     gone = {path.name for path in set(before) - set(room.rglob("*"))}
     assert gone == broken | {"part"}
     assert "nothing to free" in attempt("runs", "gc", room).stdout
-    assert load_run(room / "cells" / "exp" / "run").step == 50
+    assert load_run(room / RUN).step == 50
 
 
 def test_checkpoints_of_cells_are_freed_where_it_is_asked_for(room):
-    cell = room / "cells" / ("a" * 16) / "s0"
-    scores = (cell / "evaluation.json").read_text()
+    scores = (room / CELL / "evaluation.json").read_text()
     attempt("runs", "gc", room, "--checkpoints", "--yes")
-    assert not (cell / "checkpoints").exists()
-    assert (cell / "evaluation.json").read_text() == scores
-    run = room / "cells" / "exp" / "run"  # no cell, whatever its folder is called
-    assert load_run(run).step == 50
+    assert not (room / CELL / "checkpoints").exists()
+    assert (room / CELL / "evaluation.json").read_text() == scores
+    assert load_run(room / RUN).step == 50, "no cell, whatever its folder is called"
 
 
 def test_a_full_disk_is_no_traceback(monkeypatch):
@@ -122,29 +122,26 @@ def test_a_full_disk_is_no_traceback(monkeypatch):
 
 def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):
     now = datetime.datetime.now(datetime.UTC).isoformat()
-    run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"
-    for busy in (run, cell):
-        (busy / "STATUS").write_text(f"running {now} step 5\n")
+    for busy in (RUN, CELL):
+        (room / busy / "STATUS").write_text(f"running {now} step 5\n")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "precious").write_text("x")
-    linked = room / "cells" / ("c" * 16) / "s0"
-    (linked / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
+    (room / OTHER / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
     attempt("runs", "gc", room, "--checkpoints", "--yes")
-    assert (run / "checkpoints" / "damaged-00000010").exists()
-    assert (cell / "checkpoints").exists()
+    assert (room / RUN / "checkpoints" / "damaged-00000010").exists()
+    assert (room / CELL / "checkpoints").exists()
     assert (elsewhere / "precious").exists()
     refused(attempt("runs", "gc", room / "none"), "no such folder")
 
 
 def test_what_a_process_uses_when_it_would_go_stays(room):
     """A launch that began after the question was asked."""
-    run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"
     found = find_garbage(room, checkpoints=True)
-    with RunDirectory(run).locked():
+    with RunDirectory(room / RUN).locked():
         freed = delete(found)
     assert 0 < freed < sum(garbage.size for garbage in found)
-    assert (run / "checkpoints" / "damaged-00000010").exists()
-    assert not (cell / "checkpoints").exists()
+    assert (room / RUN / "checkpoints" / "damaged-00000010").exists()
+    assert not (room / CELL / "checkpoints").exists()
 
 
 # ---------------------------------------------------------------- names
@@ -420,21 +417,18 @@ def test_how_likely_a_text_is(loaded):
 
 
 def test_an_option_whose_row_is_not_chosen_is_told(tmp_path):
-    said = (
-        *("--config.schedule.decay_fraction=0.3", "--config.model.position_options.fraction=0.5"),
-        *(
-            "--config.data.symbols=9",
-            "--config.optimizer.momentum=0.8",
-            "--config.model.pooling=max",
-        ),
-    )
+    options = {
+        "data.symbols": 9,
+        "model.pooling": "max",
+        "model.position_options.fraction": 0.5,
+        "optimizer.momentum": 0.8,
+        "schedule.decay_fraction": 0.3,
+    }
+    said = [f"--config.{key}={value}" for key, value in options.items()]
     done = attempt("train", f"--config={TINY}", f"--workdir={tmp_path / 'run'}", "--dry_run", *said)
     assert done.returncode == 0, done.stderr
     notes = [line for line in done.stdout.splitlines() if "is not read" in line]
-    assert [note.split()[1] for note in notes] == [
-        *("data.symbols", "model.pooling", "model.position_options.fraction"),
-        *("optimizer.momentum", "schedule.decay_fraction"),
-    ]
+    assert [note.split()[1] for note in notes] == list(options)
     assert notes[-1].endswith("is not read: schedule.name=warmup_cosine")
 
 
@@ -464,12 +458,11 @@ def test_a_missing_run_names_the_nearest_and_a_study_is_none(tmp_path, tiny_run)
 
 
 def test_a_metric_is_measured_that_a_run_was_not_asked_for(tiny_run):
-    done = attempt("evaluate", f"--workdir={tiny_run}", "--metrics=calibration_error", "--json")
+    run = f"--workdir={tiny_run}"
+    done = attempt("evaluate", run, "--metrics=calibration_error", "--json")
     assert done.returncode == 0, done.stderr
     assert "calibration_error" in json.loads(done.stdout)["means"]
-    refused(
-        attempt("evaluate", f"--workdir={tiny_run}", "--metrics=calibration"), "calibration_error"
-    )
+    refused(attempt("evaluate", run, "--metrics=calibration"), "calibration_error")
 
 
 def seeing_ahead(run):
@@ -485,10 +478,7 @@ def seeing_ahead(run):
         (lambda run: run.log_probabilities_of_choices("R", []), "at least one text"),
         (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "expected non-empty texts"),
         (lambda run: run.log_probabilities_of_choices("R", "ab"), "expected a list of texts"),
-        (
-            lambda run: run.log_probabilities_of_choices("", ["ab"]),
-            "prompt: expected a non-empty text",
-        ),
+        (lambda run: run.log_probabilities_of_choices("", ["ab"]), "prompt: expected a non-empty"),
         (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would be"),
     ],
 )
