@@ -62,9 +62,8 @@ def test_the_hash_covers_what_decides_and_nothing_else(monkeypatch):
 def test_a_default_that_is_written_out_is_no_other_option():
     flat = flatten(tiny_config())
     given = {key: str(value) for key, value in flat.items() if key.startswith("optimizer.adamw")}
-    assert options_read(flatten(load_config(TINY, given | {"sample.num_tokens": "0"}))) == (
-        options_read(flat)
-    )
+    given["sample.num_tokens"] = "0"
+    assert options_read(flatten(load_config(TINY, given))) == options_read(flat)
 
 
 def test_options_of_a_component_count_where_it_is_chosen():
@@ -79,11 +78,8 @@ def test_what_a_matched_model_is_made_from_counts():
     """The size of another architecture is matched, whose options are read too."""
     task = {"data__task": "text_classification", "data__source": "movie_snippets"}
     nets = {"model__architecture": "recurrent_encoder", "model__match_parameters": "encoder"}
-    hashes = {
-        hashed(tiny_config(**task, **nets, model__pooling=pooling))
-        for pooling in ("mean", "class_token")
-    }
-    assert len(hashes) == 2
+    mean, first = (tiny_config(**task, **nets, model__pooling=p) for p in ("mean", "class_token"))
+    assert hashed(mean) != hashed(first)
 
 
 def test_a_digest_is_of_what_the_data_gives(monkeypatch):
@@ -91,10 +87,8 @@ def test_a_digest_is_of_what_the_data_gives(monkeypatch):
     base, kind = digest_of(task), type(task)
     assert digest_of(dataclasses.replace(task)) == base
     batch, evaluated = kind.batch, kind.evaluation_batches
-    monkeypatch.setattr(
-        kind, "batch", lambda self, seed, step: batch(self, seed, step + (step > 99))
-    )
-    otherwise_ordered = digest_of(task)
-    monkeypatch.setattr(kind, "batch", batch)
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "batch", lambda self, seed, n: batch(self, seed, n + (n > 99)))
+        otherwise_ordered = digest_of(task)
     monkeypatch.setattr(kind, "evaluation_batches", lambda *a: list(evaluated(*a))[:-1])
     assert len({base, otherwise_ordered, digest_of(task)}) == 3

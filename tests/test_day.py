@@ -50,18 +50,13 @@ sys.meta_path.insert(0, Blocked)
 """
 
 
-@pytest.mark.parametrize(
-    ("package", "arguments", "extra"),
-    [
-        ("ml_collections", ("train", "--config=tiny"), "train"),
-        ("optax", ("train", "--config=tiny", "--dry_run"), "train"),
-    ],
-)
-def test_a_missing_package_is_one_line_that_names_the_extra(package, arguments, extra, tmp_path):
+@pytest.mark.parametrize("package", ["ml_collections", "optax"])
+def test_a_missing_package_is_one_line_that_names_the_extra(package, tmp_path):
     error = f"ModuleNotFoundError('gone', name='{package}')"
     (tmp_path / "sitecustomize.py").write_text(BLOCKED.format(package=package, error=error))
-    done = command(*arguments, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    refused(done, f"needs the package {package}: pip install -e '.[{extra}]'")
+    paths = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = command("train", "--config=tiny", "--dry_run", PYTHONPATH=paths)
+    refused(done, f"needs the package {package}: pip install -e '.[train]'")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -71,26 +66,23 @@ def test_what_needs_a_package_names_it_and_the_extra():
         require("nowhere", "writing", "slurm")
 
 
-# ---------------------------------------------------------------- waiting
-
-
 # ---------------------------------------------------------------- room on the disk
+
+
+RUN, CELL, OTHER = "cells/exp/run", f"cells/{'a' * 16}/s0", f"cells/{'c' * 16}/s0"
 
 
 @pytest.fixture
 def room(tiny_run, tmp_path):
     """A folder with a run that is none of a study's, two cells, and what killed processes left."""
-    for name in ("cells/exp/run", f"cells/{'a' * 16}/s0", f"cells/{'c' * 16}/s0"):
+    for name in (RUN, CELL, OTHER):
         shutil.copytree(tiny_run, tmp_path / name)
-    run = tmp_path / "cells" / "exp" / "run"
     for name in (".writing-00000050-1", "damaged-00000010"):
-        folder = run / "checkpoints" / name
+        folder = tmp_path / RUN / "checkpoints" / name
         folder.mkdir()
         (folder / "part").write_bytes(bytes(1 << 20))
-    for name in (".STATUS-123",):
-        (run / name).write_text("half")
-    for own in (".backup-2024", "damaged-analysis"):
-        (run / own).write_text("mine")
+    for name in (".STATUS-123", ".backup-2024", "damaged-analysis"):  # the others are a user's own
+        (tmp_path / RUN / name).write_text("half")
     return tmp_path
 
 
@@ -107,18 +99,15 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
     gone = {path.name for path in set(before) - set(room.rglob("*"))}
     assert gone == broken | {"part"}
     assert "nothing to free" in attempt("runs", "gc", room).stdout
-    assert load_run(room / "cells" / "exp" / "run").step == 50
+    assert load_run(room / RUN).step == 50
 
 
 def test_checkpoints_of_cells_are_freed_where_it_is_asked_for(room):
-    cell = room / "cells" / ("a" * 16) / "s0"
-    scores = (cell / "evaluation.json").read_text()
+    scores = (room / CELL / "evaluation.json").read_text()
     attempt("runs", "gc", room, "--checkpoints", "--yes")
-    assert not (cell / "checkpoints").exists()
-    assert (cell / "evaluation.json").read_text() == scores
-    assert load_run(room / "cells" / "exp" / "run").step == 50, (
-        "no cell, whatever its folder is called"
-    )
+    assert not (room / CELL / "checkpoints").exists()
+    assert (room / CELL / "evaluation.json").read_text() == scores
+    assert load_run(room / RUN).step == 50, "no cell, whatever its folder is called"
 
 
 def test_a_full_disk_is_no_traceback(monkeypatch):
@@ -133,29 +122,26 @@ def test_a_full_disk_is_no_traceback(monkeypatch):
 
 def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):
     now = datetime.datetime.now(datetime.UTC).isoformat()
-    run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"
-    for busy in (run, cell):
-        (busy / "STATUS").write_text(f"running {now} step 5\n")
+    for busy in (RUN, CELL):
+        (room / busy / "STATUS").write_text(f"running {now} step 5\n")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "precious").write_text("x")
-    linked = room / "cells" / ("c" * 16) / "s0"
-    (linked / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
+    (room / OTHER / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
     attempt("runs", "gc", room, "--checkpoints", "--yes")
-    assert (run / "checkpoints" / "damaged-00000010").exists()
-    assert (cell / "checkpoints").exists()
+    assert (room / RUN / "checkpoints" / "damaged-00000010").exists()
+    assert (room / CELL / "checkpoints").exists()
     assert (elsewhere / "precious").exists()
     refused(attempt("runs", "gc", room / "none"), "no such folder")
 
 
 def test_what_a_process_uses_when_it_would_go_stays(room):
     """A launch that began after the question was asked."""
-    run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"
     found = find_garbage(room, checkpoints=True)
-    with RunDirectory(run).locked():
+    with RunDirectory(room / RUN).locked():
         freed = delete(found)
     assert 0 < freed < sum(garbage.size for garbage in found)
-    assert (run / "checkpoints" / "damaged-00000010").exists()
-    assert not (cell / "checkpoints").exists()
+    assert (room / RUN / "checkpoints" / "damaged-00000010").exists()
+    assert not (room / CELL / "checkpoints").exists()
 
 
 # ---------------------------------------------------------------- names
@@ -199,48 +185,41 @@ def test_a_run_without_a_directory_is_named_for_what_it_is(overrides, folder):
 
 
 def test_help_is_short_and_says_more_of_what_is_asked():
-    whole = attempt("train", "--help")
-    assert whole.returncode == 0
-    assert len(whole.stdout.splitlines()) < 60
+    def told(*arguments):
+        done = attempt(*arguments)
+        assert done.returncode == 0
+        return done.stdout
+
+    whole = told("train", "--help")
+    assert len(whole.splitlines()) < 60
     for words in ("--workdir", "--dry_run", "  model ", "  optimizer ", "--help=SECTION"):
-        assert words in whole.stdout
-    one = attempt("train", "--help=model.position")
-    assert one.returncode == 0
-    assert one.stdout.startswith("  --config.model.position=learned\n")
-    assert one.stdout.count("--config.") == 1
-    assert attempt("train", "--help", "model.position").stdout == one.stdout
-    of_file = attempt("train", "--config=translation", "--help=training.steps").stdout
-    assert "in translation: 3000" in of_file
-    section = attempt("ablate", "--help=optimizer")
-    assert "--config.optimizer.weight_decay=" in section.stdout
-    assert "--config.model.width" not in section.stdout
+        assert words in whole
+    one = told("train", "--help=model.position")
+    assert one.startswith("  --config.model.position=learned\n")
+    assert one.count("--config.") == 1
+    assert told("train", "--help", "model.position") == one
+    assert "in translation: 3000" in told("train", "--config=translation", "--help=training.steps")
+    section = told("ablate", "--help=optimizer")
+    assert "--config.optimizer.weight_decay=" in section
+    assert "--config.model.width" not in section
     refused(attempt("train", "--help=modle"), "--help=modle: no such option; did you mean model?")
     refused(attempt("train", "--help=n_layer"), "did you mean model.depth?")
 
 
-def completed(line, tmp_path):
-    """Returns what a shell completes at the end of a line."""
-    told = tmp_path / "told"
-    asked = {
-        **{
-            "_ARGCOMPLETE": "1",
-            "_ARGCOMPLETE_IFS": "\n",
-            "COMP_LINE": line,
-            "_ARGCOMPLETE_COMP_WORDBREAKS": " =",
-        },
-        **{"COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(told)},
-    }
-    script = [sys.executable, "-c", "from transformer_jax.console import main; main()"]
-    environment = user_environment(**asked)
-    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return told.read_text().split("\n")
+CONSOLE = "from transformer_jax.console import main; main()"
+
+
+def run_console(script=(CONSOLE,), cwd=ROOT, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", *script],
+        cwd=cwd, env=user_environment(**environment), capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("typed", "offered", "other"),
     [
-        ("tr", ["train ", "try_change "], "trian"),
+        ("tr", ["train", "try_change"], "trian"),
         ("train --wo", ["--workdir"], "--json"),
         ("train --config=ti", ["tiny"], "shakespeare"),
         ("train --config=tiny --config.model.pos", ["--config.model.position"], "--config.seed"),
@@ -250,26 +229,23 @@ def completed(line, tmp_path):
     ],
 )
 def test_the_tab_key_completes(typed, offered, other, tmp_path):
-    found = completed(f"transformer-jax {typed}", tmp_path)
-    words = [word.strip() for word in found]
-    assert {word.strip() for word in offered} <= set(words), found
+    line = f"transformer-jax {typed}"
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1"}
+    asked |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_COMP_WORDBREAKS": " ="}
+    done = run_console(**asked, _ARGCOMPLETE_STDOUT_FILENAME=str(tmp_path / "told"))
+    assert done.returncode == 0, done.stderr
+    words = {word.strip() for word in (tmp_path / "told").read_text().split("\n")}
+    assert set(offered) <= words
     assert other not in words
 
 
 def test_the_command_works_in_any_folder(tmp_path):
-    script = [sys.executable, "-c", "from transformer_jax.console import main; main()"]
-
-    def run_in(folder, **changes):
-        environment = user_environment(**changes)
-        return subprocess.run(
-            script, cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
-
-    assert run_in(ROOT).stdout == run_in(tmp_path).stdout == attempt("__main__").stdout
+    told = attempt("__main__").stdout
+    assert run_console().stdout == run_console(cwd=tmp_path).stdout == told
     (tmp_path / "transformer_jax").symlink_to(ROOT / "transformer_jax")
     alone = "import sys; root = sys.argv.pop(); sys.path[:] = [p for p in sys.path if p != root]\n"
-    script[2], script[3:] = alone + script[2], [str(ROOT)]
-    refused(run_in(tmp_path, PYTHONPATH=str(tmp_path)), "no experiments/ here")
+    elsewhere = run_console((alone + CONSOLE, str(ROOT)), tmp_path, PYTHONPATH=str(tmp_path))
+    refused(elsewhere, "no experiments/ here")
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert entry == {"transformer-jax": "transformer_jax.console:main"}
 
@@ -293,23 +269,16 @@ def test_other_names_lead_to_options_that_are_there(name):
         ("--config.hidden_size=3", "did you mean model.width?"),
         ("--config.rope=1", "did you mean model.position=rotary?"),
         ("--config.training.epochs=3", "did you mean training.steps?"),
-        ("--config.model.dropout=0.1", "did you mean model.dropout_rate?"),
-        ("--config.training.precision=bf16", "did you mean model.dtype?"),
-        (
-            "--config.model.rope_theta=5",
-            "did you mean model.position_options.max_wavelength?",
-        ),
+        ("--config.model.rope_theta=5", "did you mean model.position_options.max_wavelength?"),
         ("--config.training.warmup_steps=3", "did you mean schedule.warmup_steps?"),
-        ("--config.optimizer.lr=3", "did you mean optimizer.learning_rate?"),
+        ("--config.sampling.num_tokens=3", "did you mean sample.num_tokens?"),
         ("--lr=3", "--lr: no such flag; did you mean --config.optimizer.learning_rate?"),
         ("--config.model.position=rope", "did you mean rotary?"),
-        ("--config.optimizer.name=AdamW", "did you mean adamw?"),
+        ("--config.model.layer_types.G.position=rope", "did you mean rotary?"),
         ("--config.optimizer.name=adamW", "did you mean adamw?"),
         ("--config.model.activation=swiglu", "did you mean model.feed_forward=gated?"),
         ("--config.model.norm=RMSNorm", "did you mean rms_norm?"),
         ("--config.schedule.name=cosine", "did you mean warmup_cosine?"),
-        ("--config.sampling.num_tokens=3", "did you mean sample.num_tokens?"),
-        ("--config.model.layer_types.G.position=rope", "did you mean rotary?"),
     ],
 )
 def test_words_of_the_field_are_understood(flag, told, tmp_path):
@@ -333,14 +302,16 @@ def test_a_run_shorter_than_its_warm_up_gets_a_shorter_one_and_says_it(tmp_path)
     assert "warmup_steps" not in stated.stdout
 
 
-def test_a_short_run_is_evaluated_often_enough_for_a_curve(tmp_path):
-    arguments = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}", "--dry_run")
-    shorter = attempt("train", *arguments, "--config.training.steps=40")
+def test_a_short_run_is_evaluated_often_enough_and_a_dry_run_writes_nothing(tmp_path):
+    run = (f"--workdir={tmp_path / 'run'}", "--config.training.steps=40", "--dry_run")
+    shorter = attempt("train", f"--config={TINY}", *run)
+    assert shorter.returncode == 0, shorter.stderr
     assert "note   evaluation.every=8" in shorter.stdout
-    stated = attempt(
-        "train", *arguments, "--config.training.steps=40", "--config.evaluation.every=20"
-    )
+    assert "parameters; " in shorter.stdout
+    assert "dry run: nothing was written" in shorter.stdout
+    stated = attempt("train", f"--config={TINY}", *run, "--config.evaluation.every=20")
     assert "evaluation.every" not in stated.stdout
+    assert not (tmp_path / "run").exists()
 
 
 def test_margin_and_gate_may_be_given_with_arms(tmp_path):
@@ -349,18 +320,10 @@ def test_margin_and_gate_may_be_given_with_arms(tmp_path):
     assert (design.margin, design.gate[0]) == (0.05, "1-gram")
     assert design.question == "How does the loss depend on depth?"
     flags = (f"--config={TINY}", f"--workdir={tmp_path}")
+    refused(attempt("ablate", *flags), "get_arms", "--arm")
     refused(attempt("ablate", *flags, "--arm=model.depth=1", "--margin=-1"), "margin=-1.0")
     refused(attempt("ablate", *flags, "--arm=model.depth=1", "--gate=2-grm"), "2-gram")
     refused(attempt("ablate", *flags, "--margin=0.1"), "--margin=0.1: only with --arm")
-
-
-def test_a_study_of_other_arms_in_the_directory_is_refused_before_the_plan(tmp_path):
-    study = run(load_design(TINY, {}, ["model.depth=1,2"]), tmp_path / "study", (0,))
-    assert study.base == "depth=2"
-    flags = (f"--config={TINY}", f"--workdir={tmp_path / 'study'}", "--seeds=1")
-    other = attempt("ablate", *flags, "--arm=model.num_heads=1,4")
-    refused(other, "holds a study of depth=2, depth=1")
-    assert "parameters" not in other.stdout
 
 
 def test_options_in_which_runs_differ_are_columns():
@@ -373,16 +336,6 @@ def test_options_in_which_runs_differ_are_columns():
     assert columns[-2:] == ["model.position", "data.source"]
     rows[0]["model.position_options.rms"], rows[1]["model.position_options.rms"] = 0.1, 0.2
     assert columns_of(rows)[-1] == "model.position_options.rms"
-
-
-def test_a_dry_run_says_what_it_would_train_and_writes_nothing(tmp_path):
-    result = attempt(
-        "train", f"--config={TINY}", f"--workdir={tmp_path / 'run'}", *FAST, "--dry_run"
-    )
-    assert result.returncode == 0, result.stderr
-    assert "parameters; " in result.stdout
-    assert "dry run: nothing was written" in result.stdout
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.thorough
@@ -404,11 +357,17 @@ def loaded(tiny_run):
     return load_run(tiny_run)
 
 
-def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, tmp_path):
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A small study; read it, never write to it."""
+    design = load_design(TINY, {"training.steps": "12"}, ["model.depth=1,2"])
+    return run(design, tmp_path_factory.mktemp("study") / "study", (0, 1, 2))
+
+
+def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, study):
     shown = loaded._repr_html_()
     assert "<td>training.steps</td><td>50</td>" in shown
     assert shown.startswith("<p>Run: decoder, ")
-    study = run(load_design(TINY, {}, ["model.depth=1"]), tmp_path / "study", (0, 1, 2))
     assert repr(study).startswith(f"Study: {study.sealed['question']}\n  2 arms x 3 seeds, ")
     shown = study._repr_html_()
     words = study.verdicts()["arms"]["depth=1"]["words"]
@@ -416,6 +375,14 @@ def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, tmp_path):
     assert "<th>compared with base</th>" in shown
     evil = html_table("<b>", ["<i>"], [["<script>"]])
     assert not {"<b>", "<i>", "<script>"} & set(re.findall("<[^>]*>", evil))
+
+
+def test_a_study_of_other_arms_in_the_directory_is_refused_before_the_plan(study):
+    assert study.base == "depth=2"
+    flags = (f"--config={TINY}", f"--workdir={study.path}", "--seeds=1")
+    other = attempt("ablate", *flags, "--arm=model.num_heads=1,4")
+    refused(other, "holds a study of depth=2, depth=1")
+    assert "parameters" not in other.stdout
 
 
 def test_several_prompts_are_continued_each_by_itself(loaded):
@@ -449,27 +416,29 @@ def test_how_likely_a_text_is(loaded):
     np.testing.assert_allclose(choices, [-losses[9:].sum(), -losses[9:11].sum()], atol=1e-4)
 
 
-def test_an_option_whose_row_is_not_chosen_is_told():
-    said = [
-        "--config.schedule.decay_fraction=0.3",
-        "--config.model.position_options.fraction=0.5",
-        "--config.data.symbols=9",
-        *("--config.optimizer.momentum=0.8", "--config.model.pooling=max"),
-    ]
-    done = attempt("train", f"--config={TINY}", "--fast", *said)
+def test_an_option_whose_row_is_not_chosen_is_told(tmp_path):
+    options = {
+        "data.symbols": 9,
+        "model.pooling": "max",
+        "model.position_options.fraction": 0.5,
+        "optimizer.momentum": 0.8,
+        "schedule.decay_fraction": 0.3,
+    }
+    said = [f"--config.{key}={value}" for key, value in options.items()]
+    done = attempt("train", f"--config={TINY}", f"--workdir={tmp_path / 'run'}", "--dry_run", *said)
     assert done.returncode == 0, done.stderr
     notes = [line for line in done.stdout.splitlines() if "is not read" in line]
-    assert [note.split()[1] for note in notes] == [
-        *("data.symbols", "model.pooling", "model.position_options.fraction"),
-        *("optimizer.momentum", "schedule.decay_fraction"),
-    ]
+    assert [note.split()[1] for note in notes] == list(options)
     assert notes[-1].endswith("is not read: schedule.name=warmup_cosine")
-    rotary = {"model.position": "rotary"}
-    key = "model.position_options.fraction"
-    assert [bool(read_instead(key, flat)) for flat in ({}, rotary, {"model.position": "t5"})] == [
-        *(True, False, True)
-    ]
-    assert not read_instead(key, {"model.position": "t5", "model.layer_types.R.position": "rotary"})
+
+
+def test_options_are_read_where_their_row_is_chosen_in_some_layer():
+    key, rotary = "model.position_options.fraction", {"model.position": "rotary"}
+    t5 = {"model.position": "t5"}
+    assert read_instead(key, {})
+    assert read_instead(key, t5)
+    assert not read_instead(key, rotary)
+    assert not read_instead(key, t5 | {"model.layer_types.R.position": "rotary"})
     size = "model.layer_types.L.mask_options.size"  # of layers that see everything
     typed = flatten(tiny_config(model__layers="LG", **{size: "4", "optimizer.momentum": "0.5"}))
     assert read_instead(size, typed) == "model.mask=full"
@@ -489,12 +458,11 @@ def test_a_missing_run_names_the_nearest_and_a_study_is_none(tmp_path, tiny_run)
 
 
 def test_a_metric_is_measured_that_a_run_was_not_asked_for(tiny_run):
-    done = attempt("evaluate", f"--workdir={tiny_run}", "--metrics=calibration_error", "--json")
+    run = f"--workdir={tiny_run}"
+    done = attempt("evaluate", run, "--metrics=calibration_error", "--json")
     assert done.returncode == 0, done.stderr
     assert "calibration_error" in json.loads(done.stdout)["means"]
-    refused(
-        attempt("evaluate", f"--workdir={tiny_run}", "--metrics=calibration"), "calibration_error"
-    )
+    refused(attempt("evaluate", run, "--metrics=calibration"), "calibration_error")
 
 
 def seeing_ahead(run):
@@ -510,10 +478,7 @@ def seeing_ahead(run):
         (lambda run: run.log_probabilities_of_choices("R", []), "at least one text"),
         (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "expected non-empty texts"),
         (lambda run: run.log_probabilities_of_choices("R", "ab"), "expected a list of texts"),
-        (
-            lambda run: run.log_probabilities_of_choices("", ["ab"]),
-            "prompt: expected a non-empty text",
-        ),
+        (lambda run: run.log_probabilities_of_choices("", ["ab"]), "prompt: expected a non-empty"),
         (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would be"),
     ],
 )

@@ -79,15 +79,12 @@ def test_one_after_another_each_has_the_bits_of_a_run_of_its_own(task):
 def test_under_vmap_each_is_its_own_run_to_rounding(config, width):
     prepared = prepare(load_config(ROOT / f"configs/{config}.py", {}))
     steps = 2 if config == "shakespeare" else STEPS
-    alone, losses = Program(prepared), []
-    for seed in range(width):
-        (result,) = alone.take([request_of(prepared, seed, steps)])
-        losses.append(result.records.loss[:steps])
-    results = Program(prepared, width).take(
-        [request_of(prepared, seed, steps) for seed in range(width)]
-    )
+    requests = [request_of(prepared, seed, steps) for seed in range(width)]
+    alone = Program(prepared)
+    losses = [alone.take([request])[0].records.loss[:steps] for request in requests]
     assert len({loss[-1] for loss in losses}) == width
-    for result, loss in zip(results, losses, strict=True):
+    requests = [request_of(prepared, seed, steps) for seed in range(width)]  # taken means donated
+    for result, loss in zip(Program(prepared, width).take(requests), losses, strict=True):
         assert int(result.state.step) == steps
         np.testing.assert_allclose(result.records.loss[:steps], loss, rtol=1e-5)
 
@@ -144,22 +141,32 @@ def test_a_user_defined_schedule_gets_plain_numbers(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- with their directories
 
 
-def members_of(prepared, folder, stop, steps=12, **seeds_and_changes):
+@pytest.fixture(scope="module")
+def prepared(task):
+    return prepared_of(task, training__steps=12, checkpoint__every=6)
+
+
+@pytest.fixture(scope="module")
+def pairs(prepared):
+    """The program of two members."""
+    return Program(prepared, 2)
+
+
+def members_of(prepared, folder, stop, **changes_of):
     """Member by name, of configs that differ in a seed and numbers."""
     members = {}
-    for name, changes in seeds_and_changes.items():
-        config = tiny_config(model__depth=1, training__steps=steps, checkpoint__every=6, **changes)
-        directory = RunDirectory(folder / name)
-        cell = {"members": len(seeds_and_changes)}
+    for name, changes in changes_of.items():
+        config = tiny_config(model__depth=1, training__steps=12, checkpoint__every=6, **changes)
+        directory, cell = RunDirectory(folder / name), {"members": len(changes_of)}
         members[name] = Member(config, directory, lambda: prepared, Silent(), stop, cell=cell)
     return members
 
 
-def test_a_member_that_diverges_stops_alone(task, tmp_path):
-    prepared, stop = prepared_of(task, training__steps=12, checkpoint__every=6), StopSignal()
+def test_a_member_that_diverges_stops_alone(prepared, pairs, tmp_path):
+    stop = StopSignal()
     infinite = {"seed": 1, "optimizer__learning_rate": 1e38, "optimizer__eps": 1e30}
     members = members_of(prepared, tmp_path, stop, good={"seed": 0}, bad=infinite)
-    train_members([*members.values()], stop, Program(prepared, 2))
+    train_members([*members.values()], stop, pairs)
     assert isinstance(members["bad"].error, NonFinite)
     assert RunDirectory(tmp_path / "bad").status() == "failed"
     assert members["good"].error is None
@@ -169,33 +176,33 @@ def test_a_member_that_diverges_stops_alone(task, tmp_path):
     assert rows[0]["test/loss"] == pytest.approx(rows[1]["test/loss"], rel=1e-5)
 
 
-def test_members_that_are_interrupted_go_on_with_the_same_bits(task, tmp_path, monkeypatch):
+def test_members_that_are_interrupted_go_on_with_the_same_bits(
+    prepared, pairs, tmp_path, monkeypatch
+):
     """One was saved, the other is new: they are at different steps of one program."""
-    prepared, stop = prepared_of(task, training__steps=12, checkpoint__every=6), StopSignal()
-    program, seeds = Program(prepared, 2), {"first": {"seed": 0}, "second": {"seed": 1}}
+    stop, seeds = StopSignal(), {"first": {"seed": 0}, "second": {"seed": 1}}
     whole = members_of(prepared, tmp_path / "whole", stop, **seeds)
-    train_members([*whole.values()], stop, program)
+    train_members([*whole.values()], stop, pairs)
     monkeypatch.setattr("transformer_jax.training.loop._SECONDS_PER_CALL", 0.0)
     ended = StopSignal()
-    members = members_of(prepared, tmp_path / "cut", ended, **seeds)
     ended.signal = 15
-    train_members([members["first"]], ended, program)
-    assert isinstance(members["first"].error, Interrupted)
+    first = members_of(prepared, tmp_path / "cut", ended, **seeds)["first"]
+    train_members([first], ended, pairs)
+    assert isinstance(first.error, Interrupted)
     members = members_of(prepared, tmp_path / "cut", stop, **seeds)
-    train_members([*members.values()], stop, program)
+    train_members([*members.values()], stop, pairs)
     for name in seeds:
         assert fingerprint_of(tmp_path / "cut" / name) == fingerprint_of(tmp_path / "whole" / name)
 
 
-def test_a_fault_of_one_member_is_told_in_its_directory_alone(task, tmp_path):
-    prepared, stop = prepared_of(task, training__steps=12, checkpoint__every=6), StopSignal()
-    members = members_of(prepared, tmp_path, stop, good={"seed": 0}, bad={"seed": 1})
-
+def test_a_fault_of_one_member_is_told_in_its_directory_alone(prepared, pairs, tmp_path):
     def broken(*_):
         raise RuntimeError("the machine is on fire")
 
+    stop = StopSignal()
+    members = members_of(prepared, tmp_path, stop, good={"seed": 0}, bad={"seed": 1})
     members["bad"].progress.step = broken
-    train_members([*members.values()], stop, Program(prepared, 2))
+    train_members([*members.values()], stop, pairs)
     assert "on fire" in str(members["bad"].error)
     assert "on fire" in (tmp_path / "bad" / "error.txt").read_text()
     assert RunDirectory(tmp_path / "good").status() == "done"

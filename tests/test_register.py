@@ -1,6 +1,5 @@
 """The register: the same question again is a further look, wherever its cells are."""
 
-import json
 import shutil
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from scipy import stats
 
 from tests.conftest import TINY
-from transformer_jax.runs.progress import Silent
 from transformer_jax.studies import statistics as ours
 from transformer_jax.studies.design import load_design
 from transformer_jax.studies.judging import judge_study, level_of_arm
@@ -57,13 +55,12 @@ def asked(tmp_path_factory):
     """The same question in two studies under one root, with other seeds; read them only."""
     root = tmp_path_factory.mktemp("asked")
     design = load_design(TINY, QUICK, ARM)
-    return [
-        run(design, root / name, seeds, progress=Silent())
-        for name, seeds in (("first", range(3)), ("second", range(3, 6)))
-    ]
+    return run(design, root / "first", range(3)), run(design, root / "second", range(3, 6))
 
 
-def copied(asked, tmp_path):
+@pytest.fixture
+def root(asked, tmp_path):
+    """A copy of that root, to be changed."""
     shutil.copytree(asked[0].root, tmp_path / "root")
     return tmp_path / "root"
 
@@ -85,8 +82,7 @@ def test_the_same_question_again_is_a_further_look_at_its_own_seeds(asked):
     assert "shown before in 1 look" in (asked[1].path / "report.html").read_text()
 
 
-def test_the_same_look_again_is_none_more_and_neither_is_a_later_one(asked, tmp_path):
-    root = copied(asked, tmp_path)
+def test_the_same_look_again_is_none_more_and_neither_is_a_later_one(asked, root):
     for name, study in zip(("first", "second"), asked, strict=True):
         before = only_arm(study.verdicts())
         found = only_arm(judge_study(load_study(root / name)))
@@ -94,31 +90,36 @@ def test_the_same_look_again_is_none_more_and_neither_is_a_later_one(asked, tmp_
     assert len(Register(root).rows()) == 2
 
 
-def test_other_seeds_that_were_chosen_later_count_as_looks(asked, tmp_path):
-    root = copied(asked, tmp_path)
-    again = run(load_design(TINY, QUICK, ARM), root / "third", range(3, 7), progress=Silent())
+def test_other_seeds_that_were_chosen_later_count_as_looks(root):
+    again = run(load_design(TINY, QUICK, ARM), root / "third", range(3, 7))
     assert only_arm(again.verdicts())["level"] == 0.025 / 4
 
 
-def test_another_budget_is_another_question(asked, tmp_path):
-    root = copied(asked, tmp_path)
+@pytest.mark.thorough
+def test_another_budget_is_another_question(root):
     longer = load_design(TINY, QUICK | {"training.steps": "8"}, ARM)
-    found = only_arm(run(longer, root / "longer", range(3), progress=Silent()).verdicts())
+    found = only_arm(run(longer, root / "longer", range(3)).verdicts())
     assert (found["level"], found["asked_before"]) == (0.025, [])
 
 
-def test_a_register_that_cannot_be_written_is_told_and_nothing_is_lost(
-    asked, tmp_path, monkeypatch
-):
-    root = copied(asked, tmp_path)
+def test_a_chosen_arm_is_judged_as_one_of_those_that_it_was_chosen_of(root):
+    """The best of two arms, asked again alone, keeps the family of two."""
     (root / "register.jsonl").unlink()
+    run(load_design(TINY, QUICK, ["model.num_heads=4,1,2"]), root / "many", range(3))
+    again = run(load_design(TINY, QUICK, ARM), root / "alone", range(3, 6))
+    assert only_arm(again.verdicts())["family"] == 2
+    (look, _) = Register(root).rows()
+    assert set(look["families"].values()) == {2}
 
+
+def test_a_register_that_cannot_be_written_is_told_and_nothing_is_lost(root, monkeypatch):
     def full(self, row):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(Register, "add", full)
-    assert judge_study(load_study(root / "first"))["registered"] is False
-    monkeypatch.undo()
+    (root / "register.jsonl").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Register, "add", full)
+        assert judge_study(load_study(root / "first"))["registered"] is False
     assert judge_study(load_study(root / "first"))["registered"] is True
     assert len(Register(root).rows()) == 1
 
@@ -145,14 +146,3 @@ def test_restarts_find_something_in_nothing_no_more_often_than_one_study():
         level = level_of_arm((5,), 5, (), number)
         found |= ours.paired_t(d[:, number])[2] <= 0.8 * level
     assert found.mean() <= 0.05
-
-
-def test_a_chosen_arm_is_judged_as_one_of_those_that_it_was_chosen_of(tmp_path):
-    """The best of three arms, asked again alone, keeps the family of three."""
-    design = load_design(TINY, QUICK, ["model.num_heads=4,1,2"])
-    run(design, tmp_path / "many", range(3), progress=Silent())
-    again = run(load_design(TINY, QUICK, ARM), tmp_path / "alone", range(3, 6), progress=Silent())
-    found = only_arm(again.verdicts())
-    assert found["family"] == 2
-    look = json.loads((tmp_path / "register.jsonl").read_text().splitlines()[0])
-    assert set(look["families"].values()) == {2}

@@ -21,7 +21,6 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import facts_of, filtered, find_runs, parse_filter
 from transformer_jax.runs.pictures import draw_attention, draw_comparison
-from transformer_jax.runs.progress import Silent
 from transformer_jax.studies import tables
 from transformer_jax.studies.comparison import Comparison
 from transformer_jax.studies.design import larger_is_better, load_design, seal_of
@@ -39,8 +38,21 @@ QUICK = {"training.steps": "12", "schedule.warmup_steps": "4", "model.depth": "1
 def done(tmp_path_factory):
     """A study of two arms and three seeds; read it, never write to it."""
     design = load_design(TINY, QUICK, ("model.position=learned,none",))
-    folder = tmp_path_factory.mktemp("report") / "runs"
-    return run(design, folder / "study", range(3), progress=Silent())
+    return run(design, tmp_path_factory.mktemp("report") / "runs" / "study", range(3))
+
+
+@pytest.fixture
+def copied(done, tmp_path):
+    """A copy of the folder of that study and of its cells, to be changed."""
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    return tmp_path / "runs" / "study"
+
+
+@pytest.fixture
+def run_copy(done, tmp_path):
+    """A copy of one of its cells, to be changed."""
+    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "copy")
+    return tmp_path / "copy"
 
 
 class Page(HTMLParser):
@@ -85,32 +97,25 @@ def test_a_page_asks_nothing_of_the_network_and_runs_nothing(done):
 def test_a_page_says_what_was_asked_and_found(done):
     page, written = page_of(done), (done.path / "report.md").read_text()
     verdicts = done.verdicts()
-    for words in (
-        verdicts["question"],
-        verdicts["arms"]["position=none"]["words"],
-        done.record["seal"][:12],
-        "exploratory",
-        "python -m experiments.",
-    ):
+    found, seal = verdicts["arms"]["position=none"]["words"], done.record["seal"][:12]
+    for words in (verdicts["question"], found, seal, "exploratory", "python -m experiments."):
         assert words in page.text, words
         assert words in written.replace("\\", ""), words
     for name in re.findall(r"\]\((\S+\.svg)\)", written):
         assert (done.path / name).exists()
 
 
-def test_c76_names_cannot_become_elements(done, tmp_path):
+def test_c76_names_cannot_become_elements(done, copied):
     """A hostile arm, question, prediction and failure: the page has the same elements as before."""
-    plain = page_of(done)
-    shutil.copytree(done.path.parent, tmp_path / "runs")
-    text = (tmp_path / "runs" / "study" / "study.json").read_text()
-    evil = json.dumps(EVIL)[1:-1]
+    plain, evil = page_of(done), json.dumps(EVIL)[1:-1]
+    text = (copied / "study.json").read_text()
     text = text.replace("position=none", evil).replace("How does ", f"How {evil} does ")
     record = json.loads(text)
     record["seal"] = seal_of(record["sealed"])
-    (tmp_path / "runs" / "study" / "study.json").write_text(json.dumps(record))
-    (tmp_path / "runs" / "study" / "looks.jsonl").unlink()
-    (tmp_path / "runs" / "register.jsonl").unlink()
-    study = load_study(tmp_path / "runs" / "study")
+    (copied / "study.json").write_text(json.dumps(record))
+    (copied / "looks.jsonl").unlink()
+    (copied.parent / "register.jsonl").unlink()
+    study = load_study(copied)
     judge_study(study)
     study.write_scores()
     write_report(study)
@@ -128,22 +133,22 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
 
 
 def test_answers_are_sentences_with_numbers():
-    def answer(verdict, **facts):
-        arm = {"verdict": verdict, "words": "words", **facts}
+    def answer(verdict, mean, interval, **facts):
+        arm = {"verdict": verdict, "words": "words", "mean": mean, "interval": interval, **facts}
         (found,) = answers({"base": "learned", "margin": 0.01, "arms": {"none": arm}})
-        return found
+        return found.removeprefix("none")
 
-    size = {"mean": -0.2, "interval": [-0.25, -0.15]}
-    assert answer("worse", **size) == "none is worse than learned by 0.2 (interval 0.15 to 0.25)."
-    same = answer("no different within the margin", mean=0.001, interval=[-0.004, 0.005])
-    assert same == "none is no different from learned within 0.01."
-    unsure = {"mean": 0.1, "interval": [-0.1, 0.3]}
-    told = "none could not be told apart from learned; 12 seeds would settle it."
-    assert answer("unresolved", **unsure, seeds_needed=12) == told
-    assert answer("unresolved", **unsure) == "none could not be told apart from learned."
-    assert answer("cannot tell", **unsure) == "none: words."
-    by_count = {"mean": None, "interval": [None, None]}
-    assert answer("better", **by_count) == answer("unresolved", **by_count) == "none: words."
+    worse = answer("worse", -0.2, [-0.25, -0.15])
+    assert worse == " is worse than learned by 0.2 (interval 0.15 to 0.25)."
+    same = answer("no different within the margin", 0.001, [-0.004, 0.005])
+    assert same == " is no different from learned within 0.01."
+    unsure, by_count = (0.1, [-0.1, 0.3]), (None, [None, None])
+    told = " could not be told apart from learned"
+    settled = answer("unresolved", *unsure, seeds_needed=12)
+    assert settled == f"{told}; 12 seeds would settle it."
+    assert answer("unresolved", *unsure) == f"{told}."
+    assert answer("cannot tell", *unsure) == ": words."
+    assert answer("better", *by_count) == answer("unresolved", *by_count) == ": words."
 
 
 def test_tables_are_escaped():
@@ -170,6 +175,10 @@ def test_numbers_as_people_read_them():
         "–", "1,234,567", "0.1235", "1e-07", "–",
     ]  # fmt: skip
     assert tables.spell_interval((-0.1, float("inf"))) == "[-0.1000, ∞]"
+    assert tables.spell_interval((1.2e-5, 3e-5)) == "[+1.2e-05, +3e-05]", "small ones keep digits"
+    assert [tables.signed(x) for x in (-3.2e-5, 0.0, 0.00012, 1.5)] == [
+        *("-3.2e-05", "+0.0000", "+0.0001", "+1.5000")
+    ]
     assert [tables.clock(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
 
 
@@ -183,16 +192,16 @@ def test_columns_of_numbers_stand_right():
 # ---------------------------------------------------------------- comparing
 
 
-def test_compare_judges_a_study_again(done, tmp_path):
-    shutil.copytree(done.path.parent, tmp_path / "runs")
-    path = tmp_path / "runs" / "study"
-    (path / "verdicts.json").unlink()
-    result = command("compare", path)
+def test_compare_judges_a_study_again(done, copied):
+    (copied / "verdicts.json").unlink()
+    result = command("compare", copied)
     assert result.returncode == 0, result.stderr
-    assert load_study(path).verdicts() == done.verdicts()
+    study = load_study(copied)
+    assert study.verdicts() == done.verdicts()
     assert done.sealed["question"] in result.stdout
-    refused(attempt("compare", path, load_study(path).cell("position=none", 0).path), "not both")
-    refused(attempt("compare", path, "--metric=eval/accuracy"), "--metric and --out are for runs")
+    refused(attempt("compare", copied, study.cell("position=none", 0).path), "not both")
+    wrong = "--metric=eval/accuracy"
+    refused(attempt("compare", copied, wrong), "--metric and --out are for runs")
 
 
 def runs_of(done, *which):
@@ -201,29 +210,27 @@ def runs_of(done, *which):
     }
 
 
-def test_runs_are_grouped_by_config_and_paired_by_seed(done):
+@pytest.mark.parametrize(("metric", "better"), [("eval/loss", -1), ("eval/accuracy", 1)])
+def test_runs_are_grouped_by_config_and_paired_by_seed(done, metric, better):
     which = [("learned", 0), ("none", 0), ("learned", 1), ("none", 1), ("none", 2)]
-    comparison = Comparison(runs_of(done, *which), "eval/loss")
+    comparison = Comparison(runs_of(done, *which), metric)
     assert list(comparison.arms) == ["position=learned", "position=none"]
     assert "no verdict: no margin was declared" in comparison.verdict()
     (pair,) = comparison.paired()
     assert pair["seeds"] == [0, 1]
-    last = {name: RunDirectory(r.path).metrics()[-1] for name, r in comparison.runs.items()}
-    by_hand = [last[f"learned{s}"]["eval/loss"] - last[f"none{s}"]["eval/loss"] for s in (0, 1)]
+    last = {name: run.metrics()[-1][metric] for name, run in comparison.runs.items()}
+    by_hand = [better * (last[f"none{s}"] - last[f"learned{s}"]) for s in (0, 1)]
     assert pair["differences"] == pytest.approx(by_hand)
-    page = Page(comparison.page())
     assert "<h2>Paired differences</h2>" in comparison.page()
-    assert "The same code, packages and device." in page.text
+    assert "The same code, packages and device." in Page(comparison.page()).text
 
 
-def test_nothing_is_claimed_where_evaluation_differs(done, tiny_run, tmp_path):
-    runs = {**runs_of(done, ("none", 0), ("none", 1)), "other": RunDirectory(tiny_run)}
-    copy = tmp_path / "none1"
-    shutil.copytree(runs["none1"].path, copy)
-    manifest = json.loads((copy / "manifest.json").read_text())
+def test_nothing_is_claimed_where_evaluation_differs(done, run_copy, tiny_run):
+    manifest = json.loads((run_copy / "manifest.json").read_text())
     manifest["data"]["sha256"] = "other"
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    comparison = Comparison(runs | {"none1": RunDirectory(copy)}, "eval/loss")
+    (run_copy / "manifest.json").write_text(json.dumps(manifest))
+    others = {"none0": RunDirectory(run_copy), "other": RunDirectory(tiny_run)}
+    comparison = Comparison(runs_of(done, ("none", 1)) | others, "eval/loss")
     assert "different data" in comparison.warnings()[0]
     assert comparison.verdict() == "no claim: the runs were not evaluated alike"
     assert "<h2>Paired differences</h2>" not in comparison.page()
@@ -247,73 +254,47 @@ def test_runs_are_found_by_what_they_are(done):
 
 
 def test_scores_whose_cells_are_gone_are_not_replaced(done, tmp_path):
-    shutil.copytree(done.path, tmp_path / "study")
-    before = {file: file.read_bytes() for file in (tmp_path / "study").iterdir() if file.is_file()}
-    refused(attempt("compare", tmp_path / "study"), "has scores of 6 cells that are not in")
+    study = tmp_path / "study"
+    shutil.copytree(done.path, study)
+    before = {file: file.read_bytes() for file in study.iterdir() if file.is_file()}
+    refused(attempt("compare", study), "has scores of 6 cells that are not in")
     assert before == {file: file.read_bytes() for file in before}
-    table = tmp_path / "study" / "scores.csv"
+    table = study / "scores.csv"
     for text in (table.read_text().replace(",", ";"), table.read_text() + "\xe4"):
         table.write_bytes(text.encode("latin-1"))
-        refused(
-            attempt("compare", tmp_path / "study"), "scores.csv: not the table that ablate wrote"
-        )
+        refused(attempt("compare", study), "scores.csv: not the table that ablate wrote")
 
 
-def test_no_study_begins_among_files_of_others(done, tiny_run, tmp_path):
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "table.md").write_text("mine")
-    shutil.copytree(tiny_run, tmp_path / "run")
+def test_no_study_begins_among_files_of_others(run_copy, tmp_path):
+    paper = tmp_path / "paper"
+    paper.mkdir()
+    (paper / "table.md").write_text("mine")
+    change = f"--config={TINY}", "--change=model.num_heads=1"
     arguments = (f"--config={TINY}", "--arm=model.num_heads=1", "--seeds=2")
-    for folder, name in (("paper", "table.md"), ("run", "STATUS")):
-        found = attempt("ablate", *arguments, f"--workdir={tmp_path / folder}")
+    for folder, name in ((paper, "table.md"), (run_copy, "STATUS")):
+        found = attempt("ablate", *arguments, f"--workdir={folder}")
         refused(found, f"holds files but no study ({name})")
-    change = ("--change=model.num_heads=1", f"--config={TINY}")
-    refused(
-        attempt("try_change", f"--base={tmp_path / 'run'}", *change), "holds files but no journal"
-    )
-    assert [*(tmp_path / "paper").iterdir()] == [tmp_path / "paper" / "table.md"]
+    refused(attempt("try_change", f"--base={run_copy}", *change), "holds files but no journal")
+    assert [*paper.iterdir()] == [paper / "table.md"]
 
 
-def test_small_differences_keep_their_digits():
-    assert [tables.signed(x) for x in (-3.2e-5, 0.0, 0.00012, 1.5)] == [
-        *("-3.2e-05", "+0.0000", "+0.0001", "+1.5000")
-    ]
-    assert tables.spell_interval((1.2e-5, 3e-5)) == "[+1.2e-05, +3e-05]"
-
-
-@pytest.mark.parametrize(
-    ("metric", "larger"),
-    [
-        ("test/generated_accuracy", True),
-        ("eval/accuracy", True),
-        ("bleu", True),
-        ("test/loss", False),
-        ("time/step_ms", False),
-        ("time/tokens_per_second", True),
-        ("time/mfu", True),
-    ],
-)
-def test_compare_and_studies_agree_which_way_a_metric_is_better(metric, larger):
-    assert larger_is_better(metric) == larger
-    better, worse = (0.9, 0.1) if larger else (0.1, 0.9)
-    comparison = object.__new__(Comparison)
-    comparison.metric, comparison.metric_facts = metric, {}
-    comparison.arms = {"base": {0: "a", 1: "b"}, "arm": {0: "c", 1: "d"}}
-    comparison.columns = {name: {metric: worse} for name in "ab"}
-    comparison.columns |= {"c": {metric: better}, "d": {metric: better + 0.01}}
-    assert comparison.paired()[0]["mean"] > 0
+def test_which_way_a_metric_is_better():
+    for metric in ("test/generated_accuracy", "eval/accuracy", "bleu", "time/mfu"):
+        assert larger_is_better(metric)
+    assert larger_is_better("time/tokens_per_second")
+    assert not larger_is_better("test/loss")
+    assert not larger_is_better("time/step_ms")
 
 
 def test_a_filter_that_names_nothing_is_refused(done):
-    refused(
-        attempt("runs", "ls", f"--root={done.path.parent}", "tes/loss<3"), "did you mean test/loss"
-    )
-    for wrong, why in (
-        ("--sort=loss", "is ambiguous; use one of"),
-        ("--columns=status,test/los", "did you mean test/loss?"),
+    root = f"--root={done.path.parent}"
+    for wrong, *words in (
+        ("tes/loss<3", "did you mean test/loss"),
+        ("--sort=loss", "--sort=loss", "is ambiguous; use one of"),
+        ("--columns=status,test/los", "--columns=status,test/los", "did you mean test/loss?"),
     ):
-        refused(attempt("runs", "ls", f"--root={done.path.parent}", wrong), wrong, why)
-    refused(attempt("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
+        refused(attempt("runs", "ls", root, wrong), *words)
+    refused(attempt("runs", "ls", f"{root}/x"), "no such folder")
     refused(attempt("runs", "lst"), "ls, show, tail, diff, gc, export", "did you mean ls?")
     with pytest.raises(ValueError, match="expected a filter"):
         parse_filter("loss")
@@ -338,39 +319,33 @@ def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
         list(find_runs(tmp_path))
 
 
-def test_what_a_run_says_does_not_steer_the_terminal(done, tmp_path):
-    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "mailed")
-    config = json.loads((tmp_path / "mailed" / "config.json").read_text())
+def test_what_a_run_says_does_not_steer_the_terminal(run_copy):
+    config = json.loads((run_copy / "config.json").read_text())
     config["data"]["source"] = "\x1b]0;x\x07"
-    (tmp_path / "mailed" / "config.json").write_text(json.dumps(config))
-    with (tmp_path / "mailed" / "metrics.jsonl").open("a") as file:
+    (run_copy / "config.json").write_text(json.dumps(config))
+    with (run_copy / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 99, "\x1b[2J": 1.0}) + "\n")
     for what in ("show", "tail"):
-        shown = attempt("runs", what, tmp_path / "mailed")
+        shown = attempt("runs", what, run_copy)
         assert shown.returncode == 0, shown.stderr
         assert "\x1b" not in shown.stdout
         assert "\\x1b" in shown.stdout
 
 
-def test_a_run_without_a_heartbeat_is_taken_for_dead(done, tmp_path):
-    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "old")
-    (tmp_path / "old" / "STATUS").write_text("running 2020-01-01T00:00:00+00:00 step 3\n")
-    assert choose(tmp_path, [])[0]["status"] == "died"
-
-
-def test_a_run_whose_process_is_gone_is_dead_at_once(done, tmp_path):
-    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "old")
+def test_a_run_whose_process_is_gone_is_dead_at_once_and_without_a_heartbeat_later(run_copy):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    (tmp_path / "old" / "STATUS").write_text(f"running {now} step 3\n")
-    for pid, host, status in (
-        (ended.pid, socket.gethostname(), "died"),
-        (os.getpid(), socket.gethostname(), "running"),
-        (ended.pid, "another-machine", "running"),
+    here, now = socket.gethostname(), datetime.datetime.now(datetime.UTC)
+    now = now.isoformat(timespec="seconds")
+    for since, lock, status in (
+        ("2020-01-01T00:00:00+00:00", "", "died"),
+        (now, f"pid {ended.pid} on {here}, since {now}\n", "died"),
+        (now, f"pid {os.getpid()} on {here}, since {now}\n", "running"),
+        (now, f"pid {ended.pid} on another-machine, since {now}\n", "running"),
     ):
-        (tmp_path / "old" / ".lock").write_text(f"pid {pid} on {host}, since {now}\n")
-        assert choose(tmp_path, [])[0]["status"] == status
+        (run_copy / "STATUS").write_text(f"running {since} step 3\n")
+        (run_copy / ".lock").write_text(lock)
+        assert choose(run_copy.parent, [])[0]["status"] == status
 
 
 def test_cells_are_listed_where_they_are_asked_for(done):
@@ -389,7 +364,7 @@ def test_runs_are_shown_and_told_apart(done):
     one, other = (done.cell(arm, 0).path for arm in done.arms)
     shown = attempt("runs", "show", one)
     assert shown.returncode == 0, shown.stderr
-    for words in (f"{one}: done, step ", "config      training.steps=", "test        loss "):
+    for words in (f"{one}: done, step ", "training.steps=", "test        loss "):
         assert words in shown.stdout
     rows = attempt("runs", "tail", one, "--lines=2").stdout.splitlines()
     assert len(rows) == 3
@@ -409,6 +384,7 @@ def test_runs_are_shown_and_told_apart(done):
 def test_a_committed_study_is_as_its_verdicts(name, tmp_path):
     """The page is written from the design and the scores; means are those of the rows."""
     design = results.design_of(name)
+    assert f"results/{name}/" in (ROOT / "experiments" / "README.md").read_text()
     assert results.page_of(name) == (results.RESULTS / name / "README.md").read_text()
     record = results.record_of(name)
     assert set(record) >= {"Answer", "Command", "Takes"}
@@ -427,22 +403,15 @@ def test_a_committed_study_is_as_its_verdicts(name, tmp_path):
         assert (statistics.fmean(scores) if scores else None) == pytest.approx(mean)
 
 
-def test_the_overview_has_every_study():
-    text = (ROOT / "experiments" / "README.md").read_text()
-    for name in results.studies():
-        assert f"results/{name}/" in text
-
-
 def test_results_are_taken_in(done, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RESULTS", tmp_path)
     with pytest.raises(InvalidInput, match="exploratory"):
         results.add(done.path)
-    shutil.copytree(done.path, tmp_path / "sealed")
-    verdicts = json.loads((tmp_path / "sealed" / "verdicts.json").read_text())
-    (tmp_path / "sealed" / "verdicts.json").write_text(json.dumps(verdicts | {"exploratory": []}))
-    shutil.move(tmp_path / "sealed", tmp_path / "there" / "sealed")
-    results.add(tmp_path / "there" / "sealed")
+    sealed = tmp_path / "there" / "sealed"
+    shutil.copytree(done.path, sealed)
+    verdicts = json.loads((sealed / "verdicts.json").read_text())
+    (sealed / "verdicts.json").write_text(json.dumps(verdicts | {"exploratory": []}))
+    results.add(sealed)
     assert results.studies() == ["sealed"]
     assert len((tmp_path / "sealed" / "scores.csv").read_text().splitlines()) == 7
-    design = results.design_of("sealed")
-    assert design["verdicts"]["position=none"]["words"]
+    assert results.design_of("sealed")["verdicts"]["position=none"]["words"]

@@ -19,6 +19,7 @@ from transformer_jax.studies.statistics import compare
 
 SEEDS = range(6)
 ASKED = {"base": "base", "margin": 0.05, "larger_is_better": True}
+FLAGS = ("--base=base", "--margin=0.05", "--larger_is_better")
 ROW = {"arm": "base", "seed": 0, "value": 1.0}
 
 
@@ -28,6 +29,12 @@ def rows_of(scores):
         for arm, values in scores.items()
         for seed, value in zip(SEEDS, values, strict=True)
     ]
+
+
+def write_scores(folder, rows):
+    lines = [f"{row['arm']},{row['seed']},{row['value']!r}," for row in rows]
+    (folder / "scores.csv").write_text("\n".join(["arm,seed,value,diverged", *lines]) + "\n")
+    return folder / "scores.csv"
 
 
 @pytest.fixture
@@ -55,10 +62,10 @@ print(transformer_jax.judge(rows, base="0", margin=0.01, larger_is_better=True)[
 
 def test_the_judge_needs_scipy_alone():
     def run_without(*packages):
+        words = [sys.executable, "-c", ALONE % (packages,)]
         return subprocess.run(
-            [sys.executable, "-c", ALONE % (packages,)],
-            env=user_environment(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            words, env=user_environment(), capture_output=True, text=True, check=False
+        )
 
     done = run_without("jax", "flax", "ml_collections", "optax", "rich", "matplotlib")
     assert done.stdout == "better\n", done.stderr
@@ -66,17 +73,14 @@ def test_the_judge_needs_scipy_alone():
 
 
 def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
-    def judged(count, folder="judged"):
-        file = tmp_path / "scores.csv"
-        lines = [
-            f"{r['arm']},{r['seed']},{r['value']}" for r in rows_of(scores) if r["seed"] < count
-        ]
-        file.write_text("\n".join(["arm,seed,value", *lines]))
-        given = (f"--scores={file}", "--base=base", "--margin=0.05", "--larger_is_better")
-        done = attempt("judge", *given, f"--workdir={tmp_path / folder}")
-        assert done.returncode == 0, done.stderr
+    folder = tmp_path / "judged"
+
+    def judged(count):
         rows = [row for row in rows_of(scores) if row["seed"] < count]
-        return rows, json.loads((tmp_path / folder / "verdicts.json").read_text())
+        file = write_scores(tmp_path, rows)
+        done = attempt("judge", f"--scores={file}", *FLAGS, f"--workdir={folder}")
+        assert done.returncode == 0, done.stderr
+        return rows, json.loads((folder / "verdicts.json").read_text())
 
     rows, first = judged(4)
     plain = transformer_jax.judge(rows, **ASKED)
@@ -85,40 +89,41 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     rows, second = judged(6)
     further = transformer_jax.judge(rows, **ASKED, earlier_looks=(4,))
     assert [found["interval"] for found in second] == [list(r.interval) for r in further]
-    folder = tmp_path / "judged"
     assert len((folder / "register.jsonl").read_text().splitlines()) == 2
     page = (folder / "report.html").read_text()
     assert "looks at other scores before this one: 1" in page
     assert "better by more than 0.05" in page
     assert (folder / "report.md").exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "report.html").write_text("my own")
+    # The best of them, asked again alone, is one of three.
+    alone = [row for row in rows if row["arm"] in ("base", "up")]
+    (again,) = judge_in(folder, alone, **ASKED)
+    (once,) = transformer_jax.judge(alone, **ASKED, earlier_looks=(4, 6), family=3)
+    assert again.interval == once.interval
+
+
+def test_a_folder_of_something_else_is_refused_and_stays(scores, tmp_path):
+    (tmp_path / "report.html").write_text("my own")
     with pytest.raises(InvalidInput, match=r"report\.html of something else is there"):
-        judge_in(tmp_path / "mine", rows, **ASKED)
-    assert (tmp_path / "mine" / "report.html").read_text() == "my own"
-    with pytest.raises(InvalidInput, match=r"scores\.csv: "):
-        judge_in(tmp_path / "scores.csv", rows, **ASKED)
+        judge_in(tmp_path, rows_of(scores), **ASKED)
+    assert (tmp_path / "report.html").read_text() == "my own"
+    with pytest.raises(InvalidInput, match=r"report\.html: "):
+        judge_in(tmp_path / "report.html", rows_of(scores), **ASKED)
 
 
-def test_the_best_of_ten_asked_alone_is_one_of_ten(tmp_path, rng, monkeypatch):
+def test_the_best_of_ten_asked_alone_is_one_of_ten(rng, monkeypatch):
     """Some of ten arms without an effect looks good; asked again alone it had .08 of false words."""
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # a search that takes long
     false, studies = 0, 60
-    for study in range(studies):
+    for _ in range(studies):
         values = rng.normal(size=(11, 5))
         rows = [
-            {"arm": f"a{a}" if a else "base", "seed": s, "value": v}
-            for a, of in enumerate(values)
-            for s, v in enumerate(of)
+            {"arm": f"a{arm}" if arm else "base", "seed": seed, "value": value}
+            for (arm, seed), value in np.ndenumerate(values)
         ]
-        folder = tmp_path / str(study)
-        found = judge_in(folder, rows, **ASKED)
+        found = transformer_jax.judge(rows, **ASKED)
         best = max(found, key=lambda result: abs(result.estimate)).arm
         alone = [row for row in rows if row["arm"] in ("base", best)]
-        (again,) = judge_in(folder, alone, **ASKED)
-        if not study:
-            (once,) = transformer_jax.judge(alone, **ASKED, earlier_looks=(5,), family=10)
-            assert again.interval == once.interval
+        (again,) = transformer_jax.judge(alone, **ASKED, earlier_looks=(5,), family=10)
         false += again.word in ("better", "worse")
     assert false <= 0.05 * studies
 
@@ -173,7 +178,7 @@ def test_looks_cost_what_they_cost_in_a_study(scores):
         ({"rows": [ROW | {"step": ""}], "target": 0.5}, "row 1 has no step"),
         ({"rows": [ROW | {"step": 1200.5}], "target": 0.5}, "row 1: step=1200.5: expected an int"),
         ({"rows": [{"arm": "a", "seed": 0, "valu": 1.0}]}, "row 1 has no 'value'"),
-        ({"rows": [{"arm": "base", "seed": 0, "value": 1.0}] * 2}, "arm 'base' has seed 0 twice"),
+        ({"rows": [ROW] * 2}, "arm 'base' has seed 0 twice"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(scores, change, words):
@@ -186,19 +191,19 @@ def test_what_cannot_be_judged_is_refused(scores, change, words):
 
 def test_the_command_says_the_same(scores, tmp_path):
     rows = rows_of(scores)
-    lines = ["arm,seed,value,diverged", *(f"{r['arm']},{r['seed']},{r['value']!r}," for r in rows)]
-    file = tmp_path / "scores.csv"
-    file.write_text("\n".join(lines) + "\n")
-    command = (f"--scores={file}", "--base=base", "--margin=0.05", "--larger_is_better")
-    told = json.loads(attempt("judge", *command, "--json").stdout)
+    file = write_scores(tmp_path, rows)
+    told = json.loads(attempt("judge", f"--scores={file}", *FLAGS, "--json").stdout)
     ours = transformer_jax.judge(rows, **ASKED)
     assert [(r["arm"], r["word"], r["p"]) for r in told] == [(r.arm, r.word, r.p) for r in ours]
     assert told[0]["interval"] == list(ours[0].interval)
-    table = attempt("judge", *command).stdout
+    table = attempt("judge", f"--scores={file}", *FLAGS).stdout
     assert "better by more" in table  # the width folds the rest
-    refused(attempt("judge", *command[:1], "--base=up2", "--margin=1"), "base=up2", "up")
-    refused(attempt("judge", "--scores=no.csv", *command[1:]), "no.csv: no such file")
-    file.write_text("\n".join(lines).replace(f"{rows[0]['value']!r}", "high"))
-    refused(attempt("judge", *command), "line 2", "value=high", "expected a number")
-    file.write_text("\n".join(lines).replace("value", "score"))
-    refused(attempt("judge", *command), "no 'value'")
+    other = ("--base=up2", "--margin=1")
+    refused(attempt("judge", f"--scores={file}", *other), "base=up2", "up")
+    refused(attempt("judge", "--scores=no.csv", *FLAGS), "no.csv: no such file")
+    for text, told in (
+        ("arm,seed,value\nbase,0,high\n", ("line 2", "value=high", "expected a number")),
+        ("arm,seed,score\nbase,0,1.0\n", ("no 'value'",)),
+    ):
+        file.write_text(text)
+        refused(attempt("judge", f"--scores={file}", *FLAGS), *told)

@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from tests.conftest import ROOT, command
+from tests.conftest import ROOT, command, start_python, user_environment
 from transformer_jax import load_run
 from transformer_jax.studies.study import load_study
 
@@ -159,12 +159,9 @@ def test_two_tasks_of_a_step_are_one_run(slurm, tmp_path):
     done = subprocess.run(
         ["srun", "--ntasks=2", sys.executable, *words, f"--workdir={tmp_path / 'two'}"],
         cwd=ROOT,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+        env=user_environment(**TWO),
+        capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert "4 devices, data=4" in done.stdout
     assert command("train", "--config=tiny", f"--workdir={tmp_path / 'one'}").returncode == 0
@@ -189,14 +186,7 @@ def test_a_study_goes_on_through_killed_and_requeued_jobs(slurm, tmp_path):
     study = tmp_path / "cluster" / "s"
     jobs = ("--executor=slurm", "--cells_per_job=1", "--job=cpus_per_task=1")
     words = ["-m", "experiments.ablate", *STUDY, *STEPS, *jobs, f"--workdir={study}"]
-    launched = subprocess.Popen(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env={**os.environ, **TWO},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    launched = start_python(*words, **TWO)
     first, second = within(120, lambda: running_jobs()[:2][1:] and running_jobs()[:2], "jobs")
     within(60, lambda: list((tmp_path / "cluster" / "cells").glob("*/*/metrics.jsonl")), "updates")
     subprocess.run(["scancel", "--signal=KILL", "--full", first], check=True)

@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.conftest import (
-    TINY,
-    attempt,
-    command,
-    fingerprint_of,
-    refused,
-    start_command,
-    tiny_config,
-)
+from tests.conftest import TINY, command, fingerprint_of, start_command, tiny_config
 from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.baselines import Baselines
 from transformer_jax.errors import InvalidInput
@@ -64,6 +56,7 @@ def get_study():
     return {study}
 """
 ARMS = {"learned": {}, "none": {"model.position": "none"}}
+THREE_ARMS = {**ARMS, "fast": {"optimizer.learning_rate": 0.004}}
 STUDY = {
     "question": "Do positions matter?",
     "prediction": "yes",
@@ -74,10 +67,10 @@ STUDY = {
 }
 
 
-def study_file(folder, arms=None, **changes):
+def study_file(folder, arms=ARMS, **changes):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "question.py"
-    path.write_text(FILE.format(arms=repr(arms or ARMS), study=repr({**STUDY, **changes})))
+    path.write_text(FILE.format(arms=repr(arms), study=repr({**STUDY, **changes})))
     return str(path)
 
 
@@ -85,13 +78,26 @@ def quick(*arms, **more):
     return load_design(TINY, {**QUICK, **more}, arms)
 
 
+def edit(path, change):
+    """Changes the value that a JSON file holds, in place."""
+    held = json.loads(path.read_text())
+    change(held)
+    path.write_text(json.dumps(held))
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A study of three arms and three seeds; read it, never write to it."""
     folder = tmp_path_factory.mktemp("study")
-    arms = {**ARMS, "fast": {"optimizer.learning_rate": 0.004}}
-    design = load_design(study_file(folder, arms), {})
-    return run(design, folder / "runs" / "question", range(3), progress=Silent())
+    design = load_design(study_file(folder, THREE_ARMS), {})
+    return run(design, folder / "runs" / "question", range(3))
+
+
+@pytest.fixture
+def copied(done, tmp_path):
+    """A copy of that study and of its cells, to be changed."""
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    return load_study(tmp_path / "runs" / "question")
 
 
 # ---------------------------------------------------------------- what is asked
@@ -101,45 +107,41 @@ def test_seeds_are_a_number_a_range_or_a_list():
     assert parse_seeds("3") == (0, 1, 2)
     assert parse_seeds("5:8") == (5, 6, 7)
     assert parse_seeds("7,3,11") == (3, 7, 11)
+    assert parse_seeds("20240101:20240102") == (20240101,)
     for text in ("0", "x", "5:", "-1:2", "3:3", "3,3", "3,", "3,x", "3,-1"):
         with pytest.raises(InvalidInput, match="--seeds"):
             parse_seeds(text)
     for text in ("20240101", "5000000000,5000000001", "4294967295:4294967298"):
         with pytest.raises(InvalidInput, match="at most 10,000 seeds, each an integer in"):
             parse_seeds(text)
-    assert parse_seeds("20240101:20240102") == (20240101,)
 
 
 def test_arms_of_the_command_line_are_lists_and_products():
-    flat = flatten(tiny_config())
-    assert parse_arm("model.num_heads=1,2", flat) == {
+    def parsed(text):
+        return parse_arm(text, flatten(tiny_config()))
+
+    def values(text):
+        return [value for changes in parsed(text).values() for value in changes.values()]
+
+    assert parsed("model.num_heads=1,2") == {
         "num_heads=1": {"model.num_heads": 1},
         "num_heads=2": {"model.num_heads": 2},
     }
-    product = parse_arm("model.num_heads=1,2xconfig.model.position=none,rotary", flat)
-    assert list(product) == [
-        "num_heads=1 position=none",
-        "num_heads=1 position=rotary",
-        "num_heads=2 position=none",
-        "num_heads=2 position=rotary",
+    product = parsed("model.num_heads=1,2xconfig.model.position=none,rotary")
+    names = [
+        f"num_heads={heads} position={name}" for heads in (1, 2) for name in ("none", "rotary")
     ]
-    assert {c["model.mlp_dim"] for c in parse_arm("model.mlp_dim=none,64", flat).values()} == {
-        None,
-        64,
-    }
-    mixed = "data.mixture=texts.txt=0.3,(extra.txt=0.3,b.txt=0.2)"
-    assert [*parse_arm(mixed, flat).values()][1] == {"data.mixture": ("extra.txt=0.3", "b.txt=0.2")}
-    spaced = parse_arm("model.num_heads=1,2 x model.position=none,rotary", flat)
-    assert spaced == product
-    holding_an_x = parse_arm("model.depth=1,2xmodel.max_length=16,32", flat)
-    assert list(holding_an_x)[-1] == "depth=2 max_length=32"
-    assert parse_arm("model.pooling=max,mean", flat)["pooling=max"] == {"model.pooling": "max"}
-    assert list(parse_arm("optimizer.decay_parameters=(kernel,bias),kernel", flat).values()) == [
-        {"optimizer.decay_parameters": ("kernel", "bias")},
-        {"optimizer.decay_parameters": ("kernel",)},
-    ]
-    with pytest.raises(InvalidInput, match=r"decay_parameters=.kernel: expected"):
-        parse_arm("optimizer.decay_parameters=(kernel", flat)
+    assert list(product) == names
+    assert parsed("model.num_heads=1,2 x model.position=none,rotary") == product
+    assert list(parsed("model.depth=1,2xmodel.max_length=16,32"))[-1] == "depth=2 max_length=32"
+    assert parsed("model.pooling=max,mean")["pooling=max"] == {"model.pooling": "max"}
+    assert values("model.mlp_dim=none,64") == [None, 64]
+    assert values("data.mixture=texts.txt=0.3,(extra.txt=0.3,b.txt=0.2)")[1] == (
+        "extra.txt=0.3",
+        "b.txt=0.2",
+    )
+    decayed = values("optimizer.decay_parameters=(kernel,bias),kernel")
+    assert decayed == [("kernel", "bias"), ("kernel",)]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,7 @@ def test_arms_of_the_command_line_are_lists_and_products():
         ("model.num_heads", "KEY=VALUE"),
         ("model.position=rotari", "rotary"),
         ("model.num_heads=1,2xmodle.position=none", "did you mean model.position"),
+        ("optimizer.decay_parameters=(kernel", "decay_parameters=.kernel: expected"),
     ],
 )
 def test_a_wrong_arm_is_refused(text, words):
@@ -173,26 +176,15 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"match": {"by": "params", "field": "model.heads"}}, "model.mlp_dim"),
         ({"match": {"by": "params", "fields": "model.width"}}, "'match.fields' is unknown"),
         ({"also": {"x": {"data.length": 8}}}, "'also'"),
+        ({"arms": {"a": {}}}, "2 to"),
+        ({"arms": {"a": {}, "b": {"model.dept": 3}}}, "arm 'b'.*model.dept"),
+        ({"arms": {"a": {}, "b": {"seed": 3}}}, "--seeds"),
+        ({"arms": {"a": {}, "b": {"model.depth": 2.5}}}, "model.depth=2.5"),
     ],
 )
 def test_a_wrong_study_file_is_refused(tmp_path, changes, words):
     with pytest.raises(InvalidInput, match=words):
         load_design(study_file(tmp_path, **changes), {})
-
-
-def test_wrong_arms_of_a_file_are_refused(tmp_path):
-    for arms, words in (
-        ({"a": {}}, "2 to"),
-        ({"a": {}, "b": {"model.dept": 3}}, "arm 'b'.*model.dept"),
-        ({"a": {}, "b": {"seed": 3}}, "--seeds"),
-        ({"a": {}, "b": {"model.depth": 2.5}}, "model.depth=2.5"),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            load_design(study_file(tmp_path, arms), {})
-
-
-def test_refusals_of_the_command_are_short(tmp_path):
-    refused(attempt("ablate", f"--config={TINY}", f"--workdir={tmp_path}"), "get_arms", "--arm")
 
 
 # ---------------------------------------------------------------- cells
@@ -203,23 +195,15 @@ def test_a_study_leaves_plain_files(done):
     assert names >= {"study.json", "scores.csv", "looks.jsonl", "verdicts.json", "report.html"}
     assert names >= {"report.md", "forest.svg", "curves.svg"}
     rows = done.rows()
-    assert [(row["arm"], row["seed"]) for row in rows][:4] == [
-        ("learned", 0), ("none", 0), ("fast", 0), ("learned", 1),
-    ]  # fmt: skip
-    assert {row["state"] for row in rows} == {"done"}
-    frame = [
-        float(line.split(",")[5])
-        for line in (done.path / "scores.csv").read_text().splitlines()[1:]
+    assert [(row["arm"], row["seed"]) for row in rows] == [
+        (arm, seed) for seed in range(3) for arm in THREE_ARMS
     ]
-    assert frame == [row["test/loss"] for row in rows]
+    assert {row["state"] for row in rows} == {"done"}
+    lines = (done.path / "scores.csv").read_text().splitlines()[1:]
+    assert [float(line.split(",")[5]) for line in lines] == [row["test/loss"] for row in rows]
     assert load_study(done.path).seeds == [0, 1, 2]
-
-
-def test_rows_have_the_options_that_arms_change(done):
-    rows = {row["arm"]: row for row in done.rows()}
-    assert [row["model.position"] for row in rows.values()] == ["learned", "none", "learned"]
-    rates = [row["optimizer.learning_rate"] for row in rows.values()]
-    assert rates == [0.001, 0.001, 0.004]
+    options = [(row["model.position"], row["optimizer.learning_rate"]) for row in rows[:3]]
+    assert options == [("learned", 0.001), ("none", 0.001), ("learned", 0.004)]
 
 
 def test_curves_are_those_of_the_cells(done):
@@ -240,14 +224,12 @@ def test_frames_hold_the_rows_and_the_curves(done):
 
 
 def test_a_cell_is_an_ordinary_run_with_the_bits_of_one(done, tmp_path):
-    """Arms that share a program (another learning rate) and one that does not (no positions)."""
-    for arm in done.arms:
+    """An arm that shares the base's program (another rate) and one that does not (no positions)."""
+    for arm in ("fast", "none"):
         cell = done.cell(arm, 1)
-        config = RunDirectory(cell.path).config()
-        train(config, tmp_path / arm, Silent())
+        train(RunDirectory(cell.path).config(), tmp_path / arm, Silent())
         assert fingerprint_of(cell.path) == fingerprint_of(tmp_path / arm)
-    manifest = RunDirectory(cell.path).manifest()
-    assert manifest["members"] == 1
+        assert RunDirectory(cell.path).manifest()["members"] == 1
 
 
 def test_the_same_command_again_trains_nothing(done, monkeypatch):
@@ -256,15 +238,13 @@ def test_the_same_command_again_trains_nothing(done, monkeypatch):
 
     monkeypatch.setattr(Program, "take", nothing)
     before = (done.path / "verdicts.json").read_text()
-    design = load_design(done.record["config_path"], {})
-    run(design, done.path, range(3), progress=Silent())
+    run(load_design(done.record["config_path"], {}), done.path, range(3))
     assert (done.path / "verdicts.json").read_text() == before
     assert len(load_study(done.path).looks()) == 1
 
 
 @pytest.mark.commands
-def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
-    shutil.copytree(done.path.parent, tmp_path / "runs")
+def test_more_seeds_cost_their_own_cells_alone(copied, monkeypatch):
     trained, honest = [], Member.begin
 
     def counting(member):
@@ -272,21 +252,16 @@ def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
         honest(member)
 
     monkeypatch.setattr(Member, "begin", counting)
-    study = run(
-        load_design(done.record["config_path"], {}),
-        tmp_path / "runs" / "question",
-        range(4),
-        progress=Silent(),
-    )
+    study = run(load_design(copied.record["config_path"], {}), copied.path, range(4))
     assert sorted(trained) == [("learned", 0.001), ("learned", 0.004), ("none", 0.001)]
     assert study.verdicts()["seeds"] == [0, 1, 2, 3]
     assert study.verdicts()["look"] == 2
 
 
 @pytest.mark.commands
-def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypatch):
-    run(quick("model.num_heads=4,1"), tmp_path / "one", (0,), progress=Silent())
-    run(quick("model.num_heads=4,2"), tmp_path / "two", (0,), progress=Silent())
+def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path):
+    run(quick("model.num_heads=4,1"), tmp_path / "one", (0,))
+    run(quick("model.num_heads=4,2"), tmp_path / "two", (0,))
     assert len(list((tmp_path / "cells").iterdir())) == 3
 
 
@@ -304,28 +279,20 @@ def test_planted_effects_are_found_and_what_is_none_is_none(tmp_path, monkeypatc
         "rounded otherwise": {"optimizer.eps": 1.001e-8},
     }
     path = study_file(tmp_path, arms, margin=0.02)
-    text = (
-        Path(path)
-        .read_text()
-        .replace("return config", "config.optimizer.learning_rate = 0.003\n    return config")
-    )
-    Path(path).write_text(text)
-    study = run(load_design(path), tmp_path / "runs" / "planted", range(4), progress=Silent())
+    design = load_design(path, {"optimizer.learning_rate": "0.003"})
+    study = run(design, tmp_path / "runs" / "planted", range(4))
     nothing, rounded = (study.verdicts()["arms"][name] for name in list(arms)[1:])
     assert nothing["words"].startswith("worse by more than 0.02")
     assert nothing["diverged"][0] == [0, 4]
     assert rounded["words"].startswith("no different within 0.02")
 
 
-@pytest.mark.thorough
-def test_only_primary_arms_get_words(tmp_path):
-    arms = {**ARMS, "fast": {"optimizer.learning_rate": 0.004}}
-    path = study_file(tmp_path, arms, primary=["fast"])
-    design = load_design(path)
-    assert design.sealed()["primary"] == ["fast"]
-    assert load_design(study_file(tmp_path / "all", arms)).sealed()["primary"] == []
-    study = run(design, tmp_path / "runs" / "question", range(3), progress=Silent())
-    verdicts = study.verdicts()
+def test_only_primary_arms_get_words(copied, tmp_path):
+    sealed = load_design(study_file(tmp_path, THREE_ARMS, primary=["fast"])).sealed()
+    assert copied.sealed["primary"] == []
+    copied.record["sealed"] = sealed
+    copied.record["baselines"] = {"scores": {}, "gate": None}
+    verdicts = judge_study(copied)
     assert verdicts["contrasts"] == 1
     assert verdicts["arms"]["none"]["verdict"] == "not primary"
     assert verdicts["arms"]["fast"]["verdict"] != "not primary"
@@ -335,61 +302,56 @@ def test_only_primary_arms_get_words(tmp_path):
         assert verdicts["arms"][name]["interval"] == pytest.approx([interval.low, interval.high])
 
 
-def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
+def test_with_a_target_runs_are_counted_and_timed(copied):
     """A score that says solved is found among the losses of training."""
-    study = load_study(copied(done, tmp_path))
-    study.record["sealed"]["target"] = 4.0
-    study.record["seal"] = seal_of(study.record["sealed"])
-    study.write()
-    cell = study.cell("fast", 1)
+    copied.record["sealed"]["target"] = 4.0
+    copied.record["seal"] = seal_of(copied.record["sealed"])
+    copied.write()
+    cell = copied.cell("fast", 1)
     rows = RunDirectory(cell.path).metrics()
     outcome = cell.outcome("loss", 4.0)
     assert outcome.first == min(row["step"] for row in rows if row.get("eval/loss", 9) <= 4.0)
     assert outcome.last == 12
     assert cell.outcome("loss", 0.1).first is None
     none = [{**rows[0], "step": 1, "eval/loss": None}, *rows]  # a metric may have no value yet
-    text = "".join(json.dumps(row) + "\n" for row in none)
-    (cell.path / "metrics.jsonl").write_text(text)
+    (cell.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in none))
     assert cell.outcome("loss", 4.0) == outcome
-    found = judge_study(load_study(study.path))["arms"]["fast"]
-    scores = [study.verdicts()["values"][name]["by_seed"] for name in ("fast", "learned")]
-    counts = [sum(value <= 4.0 for value in by_seed.values()) for by_seed in scores]
+    found = judge_study(load_study(copied.path))["arms"]["fast"]
+    values = copied.verdicts()["values"]
+    counts = [
+        sum(value <= 4.0 for value in values[name]["by_seed"].values())
+        for name in ("fast", "learned")
+    ]
     assert found["solved"] == [[count, 3] for count in counts] != [[0, 3], [0, 3]]
     told = f"unresolved: {counts[0]} of 3 solve it, of the base {counts[1]} of 3"
     assert found["words"].startswith(told)
     assert found["interval"] == [None, None]
-    write_report(load_study(study.path))  # with no mean to draw
-    assert told in (study.path / "report.md").read_text()
+    write_report(load_study(copied.path))  # with no mean to draw
+    assert told in (copied.path / "report.md").read_text()
 
 
-def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    for seed in study.seeds:
-        base, arm = (
-            study.cell(name, seed).path / "evaluation.json" for name in ("learned", "fast")
-        )
-        shutil.copy(base, arm)
-    found = judge_study(study)["arms"]["fast"]
+def test_equal_scores_of_other_losses_are_not_identical(copied):
+    def copy_of_the_bases(name):
+        for seed in copied.seeds:
+            base, arm = (copied.cell(arm, seed).path / name for arm in ("learned", "fast"))
+            shutil.copy(base, arm)
+        return judge_study(copied)["arms"]["fast"]
+
+    found = copy_of_the_bases("evaluation.json")
     assert found["words"].startswith("refused: the same score in every seed, though the losses")
-    for seed in study.seeds:
-        base, arm = (study.cell(name, seed).path / "sequences.npz" for name in ("learned", "fast"))
-        shutil.copy(base, arm)
-    assert judge_study(study)["arms"]["fast"]["verdict"] == "cannot tell"
-    study.record["baselines"] = {"scores": {}, "gate": None}
-    assert judge_study(study)["arms"]["fast"]["verdict"] == "identical"
+    assert copy_of_the_bases("sequences.npz")["verdict"] == "cannot tell"
+    copied.record["baselines"] = {"scores": {}, "gate": None}
+    assert judge_study(copied)["arms"]["fast"]["verdict"] == "identical"
 
 
-def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    path = study.cell("fast", 1).path / "evaluation.json"
-    scored = json.loads(path.read_text())
-    del scored["test"]["loss"]
-    path.write_text(json.dumps(scored))
-    assert "'fast' has no loss for seed 1" in judge_study(study)["arms"]["fast"]["words"]
-    scored["test"] |= {"loss": 2.0, "accuracy": math.nan}  # as a metric of one's own may be
-    path.write_text(json.dumps(scored))
-    study.record["sealed"]["metric"] = "test/accuracy"
-    assert "'fast' has no accuracy for seed 1" in judge_study(study)["arms"]["fast"]["refusals"]
+def test_a_metric_that_some_run_lacks_is_told(copied):
+    path = copied.cell("fast", 1).path / "evaluation.json"
+    edit(path, lambda scored: scored["test"].pop("loss"))
+    assert "'fast' has no loss for seed 1" in judge_study(copied)["arms"]["fast"]["words"]
+    nan = {"loss": 2.0, "accuracy": math.nan}  # as a user-defined metric may be
+    edit(path, lambda scored: scored["test"].update(nan))
+    copied.record["sealed"]["metric"] = "test/accuracy"
+    assert "'fast' has no accuracy for seed 1" in judge_study(copied)["arms"]["fast"]["refusals"]
 
 
 # ---------------------------------------------------------------- killed, failed, diverged
@@ -400,7 +362,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_with_the_same(tmp_path):
     """SIGKILL, then SIGTERM, then to the end; the numbers are those of a study left alone."""
     path = study_file(tmp_path)
     arguments = (f"--config={path}", "--seeds=3")
-    run(load_design(path, {}), tmp_path / "a" / "study", range(3), progress=Silent())
+    run(load_design(path, {}), tmp_path / "a" / "study", range(3))
     workdir = tmp_path / "b" / "study"
     for number in (signal.SIGKILL, signal.SIGTERM):
         process = start_command("ablate", *arguments, f"--workdir={workdir}")
@@ -419,28 +381,27 @@ def test_killed_at_any_moment_it_goes_on_and_ends_with_the_same(tmp_path):
     assert len(load_study(workdir).looks()) == 1
 
 
-def failing(monkeypatch, fails):
-    honest = Member.next_request
+@pytest.fixture
+def trouble(monkeypatch):
+    """Errors by arm and seed that training meets until they are removed."""
+    errors, honest = {}, Member.next_request
 
     def next_request(member):
-        fails(f"num_heads={member.config.model.num_heads}", member.config.seed)
+        cell = (member.config.model.num_heads, member.config.seed)
+        if cell in errors:
+            raise RuntimeError(errors[cell])
         return honest(member)
 
     monkeypatch.setattr(Member, "next_request", next_request)
+    return errors
 
 
 @pytest.mark.commands
-def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monkeypatch):
+def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, trouble):
     design = quick("model.num_heads=4,1")
-
-    def fails(arm, seed):
-        if trouble and (arm, seed) == ("num_heads=1", 1):
-            raise RuntimeError("the machine is on fire")
-
-    trouble = [1]
-    failing(monkeypatch, fails)
+    trouble[1, 1] = "the machine is on fire"
     with pytest.raises(CellsLost, match=r"1 cells failed.*num_heads=1.*on fire"):
-        run(design, tmp_path / "s", range(3), progress=Silent())
+        run(design, tmp_path / "s", range(3))
     study = load_study(tmp_path / "s")
     states = {(cell.arm, cell.seed): cell.state() for cell in study.cells()}
     assert states.pop(("num_heads=1", 1)) == "failed"
@@ -452,26 +413,20 @@ def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monk
     assert "the machine is on fire" in (tmp_path / "s" / "report.html").read_text()
     trouble.clear()
     with pytest.raises(CellsLost):  # not unasked
-        run(design, tmp_path / "s", range(3), progress=Silent())
-    study = run(design, tmp_path / "s", range(3), retry=True, progress=Silent())
+        run(design, tmp_path / "s", range(3))
+    study = run(design, tmp_path / "s", range(3), retry=True)
     assert study.verdicts()["arms"]["num_heads=1"]["verdict"] != "refused"
 
 
 @pytest.mark.commands
-def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, monkeypatch):
+def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, trouble):
     design = quick("model.num_heads=4,1")
-
-    def fails(arm, seed):
-        if trouble and arm == "num_heads=1":
-            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")
-
-    trouble = [1]
-    failing(monkeypatch, fails)
+    trouble[1, 0] = "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes"
     with pytest.raises(CellsLost):
-        run(design, tmp_path / "s", (0,), progress=Silent())
+        run(design, tmp_path / "s", (0,))
     assert load_study(tmp_path / "s").cell("num_heads=1", 0).state() == "out of memory"
     trouble.clear()
-    study = run(design, tmp_path / "s", (0,), progress=Silent())
+    study = run(design, tmp_path / "s", (0,))
     assert study.cell("num_heads=1", 0).state() == "done"
 
 
@@ -479,7 +434,7 @@ def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, monk
 def test_divergence_is_an_outcome(tmp_path):
     """A rate at which the loss becomes infinite, or at least worse than a guess."""
     design = quick("optimizer.learning_rate=0.001,1e6", **{"training.clip_norm": "None"})
-    study = run(design, tmp_path / "s", range(3), progress=Silent())
+    study = run(design, tmp_path / "s", range(3))
     verdicts = study.verdicts()
     assert {cell.state() for cell in study.cells()} == {"done", "diverged"}
     arm = verdicts["arms"]["learning_rate=1e6"]
@@ -491,6 +446,7 @@ def test_divergence_is_an_outcome(tmp_path):
 def test_a_last_update_that_leaves_no_number_is_a_divergence(tmp_path):
     """Its loss and gradient are finite; what it makes of the parameters is not."""
     config = tiny_config(
+        model__depth=1,
         training__steps=1,
         schedule__name="constant",
         optimizer__name="sgd",
@@ -503,44 +459,32 @@ def test_a_last_update_that_leaves_no_number_is_a_divergence(tmp_path):
 
 
 @pytest.mark.commands
-def test_members_at_a_time_are_a_study_of_their_own(done, tmp_path):
+def test_members_at_a_time_are_a_study_of_their_own(done, copied):
     """Three seeds by two at a time, the last beside a lane that stands still; its scores agree."""
-    shutil.copytree(done.path.parent, tmp_path / "runs")
-    design = load_design(done.record["config_path"], {})
-    study = run(design, tmp_path / "runs" / "vmapped", range(3), members=2, progress=Silent())
+    design, path = load_design(done.record["config_path"], {}), copied.path.parent / "vmapped"
+    study = run(design, path, range(3), members=2)
     for ours, theirs in zip(study.cells(), done.cells(), strict=True):
         assert ours.path.parent.name != theirs.path.parent.name
         assert ours.means()["loss"] == pytest.approx(theirs.means()["loss"], rel=1e-4)
         assert RunDirectory(ours.path).manifest()["members"] == 2
-    again = run(design, tmp_path / "runs" / "vmapped", range(3), progress=Silent())
-    assert again.record["members"] == 2
+    assert run(design, path, range(3)).record["members"] == 2
 
 
 # ---------------------------------------------------------------- pairs and costs
 
 
 def test_seeds_pair_initial_values():
-    """Parameters of one path and shape start alike; test_models.py has other changes."""
+    """Parameters of one path start alike at any depth; test_models.py has other changes."""
     task = make_task(tiny_config())
 
-    def start(**changes):
-        params = prepare(tiny_config(**changes), task=task).draw(np.uint32(4)).params
-        return by_path(params)
+    def start(depth):
+        config = tiny_config(model__depth=depth, model__initialisation="normal")
+        return by_path(prepare(config, task=task).draw(np.uint32(4)).params)
 
-    base = start()
-    for changes in (
-        {"model__activation": "relu"},
-        {"model__depth": 1, "model__initialisation": "normal"},
-    ):
-        other = start(**changes)
-        if "model__initialisation" in changes:
-            reference = start(model__initialisation="normal")
-        else:
-            reference = base
-        shared = [p for p in other if p in reference and other[p].shape == reference[p].shape]
-        assert len(shared) >= 5
-        for path in shared:
-            np.testing.assert_array_equal(other[path], reference[path], err_msg=f"{changes} {path}")
+    shallow, deep = start(1), start(2)
+    assert len(shallow) < len(deep)
+    for path, values in shallow.items():
+        np.testing.assert_array_equal(values, deep[path], err_msg=path)
 
 
 def test_the_certificate_says_what_changed(done):
@@ -557,11 +501,20 @@ def test_the_certificate_says_what_changed(done):
     assert (fast["logits"], fast["loss"], fast["gradient"]) == (0.0, 0.0, 0.0)
 
 
-def test_an_arm_that_changes_nothing_is_refused_in_seconds(tmp_path):
-    idle = {"a": {}, "b": {"model.position_options.fraction": 0.5}}
-    design = load_design(study_file(tmp_path, idle), {})
-    with pytest.raises(InvalidInput, match=r"'b'.*changes nothing"):
-        run(design, tmp_path / "s", (0,), progress=Silent())
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model.position_options.fraction": 0.5}, r"'b'.*changes nothing"),
+        (
+            {"model.position": "none", "model.position_options.fraction": 0.5},
+            r"position_options.fraction: without effect",
+        ),
+    ],
+)
+def test_an_arm_or_a_key_that_changes_nothing_is_refused_in_seconds(tmp_path, changes, words):
+    design = load_design(study_file(tmp_path, {"a": {}, "b": changes}), {})
+    with pytest.raises(InvalidInput, match=words):
+        run(design, tmp_path / "s", (0,))
     assert not (tmp_path / "cells").exists()
     assert not (tmp_path / "s" / "study.json").exists()
 
@@ -569,69 +522,66 @@ def test_an_arm_that_changes_nothing_is_refused_in_seconds(tmp_path):
 @pytest.mark.commands
 def test_until_something_was_trained_the_seal_may_change(tmp_path, monkeypatch):
     """A plan that was looked at and given up seals nothing."""
-    path = study_file(tmp_path)
+
+    def launch(margin):
+        design = load_design(study_file(tmp_path, margin=margin), {})
+        return run(design, tmp_path / "s", (0,))
+
+    def failing_here(*_):
+        raise ZeroDivisionError
+
     with monkeypatch.context() as patched:
         patched.setattr("transformer_jax.studies.running.Launch._run_cells", failing_here)
         with pytest.raises(ZeroDivisionError):
-            run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
+            launch(0.01)
     assert load_study(tmp_path / "s").sealed["margin"] == 0.01
-    path = study_file(tmp_path, margin=0.02)
-    study = run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
+    study = launch(0.02)
     assert (study.sealed["margin"], study.record["exploratory"]) == (0.02, [])
-    path = study_file(tmp_path, margin=0.03)
-    study = run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
+    study = launch(0.03)
     assert study.sealed["margin"] == 0.02
     assert study.verdicts()["arms"]["none"]["verdict"] == "refused"
 
 
-def failing_here(*_):
-    raise ZeroDivisionError
-
-
-def test_a_key_without_effect_is_named(tmp_path):
-    half = {"a": {}, "b": {"model.position": "none", "model.position_options.fraction": 0.5}}
-    design = load_design(study_file(tmp_path, half), {})
-    with pytest.raises(InvalidInput, match=r"position_options.fraction: without effect"):
-        run(design, tmp_path / "s", (0,), progress=Silent())
-
-
 def test_a_tuned_value_that_the_file_has_already_is_no_idle_change():
     """At a second launch the base may be tuned to another value, and an arm to the file's."""
-    tuning = {"key": "optimizer.learning_rate", "grid": (1e-3, 2e-3, 4e-3)}
-    design = dataclasses.replace(quick("model.position=none"), tuning=Tuning(**tuning))
-    builder = ArmBuilder(design)
-    rate = design.config.optimizer.learning_rate
-    values = {design.base: 2 * rate, "position=none": rate}
+    tuning = Tuning(key="optimizer.learning_rate", grid=(1e-3, 2e-3, 4e-3))
+    design = dataclasses.replace(quick("model.position=none"), tuning=tuning)
+    builder, rate = ArmBuilder(design), design.config.optimizer.learning_rate
     arms = {
-        name: builder.make(name, name, {"optimizer.learning_rate": value})
-        for name, value in values.items()
+        name: builder.make(name, name, {tuning.key: value})
+        for name, value in {design.base: 2 * rate, "position=none": rate}.items()
     }
     for arm in arms.values():
         arm.find_folder("loop")
     assert set(builder.certificates(arms, {})) == set(arms)
 
 
-def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
-    product = {
-        "a": {"model.position": "learned"},
-        "b": {"model.position": "learned", "model.activation": "relu"},
-    }
-    builder = ArmBuilder(load_design(study_file(tmp_path, product), {}))
-    found = builder.certificates(builder.arms(), {})
-    assert set(found) == {"a", "b"}
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {
+            "base": {"model.position": "learned"},
+            "its value again": {"model.position": "learned", "model.activation": "relu"},
+        },
+        {
+            "base": {"schedule.name": "constant"},
+            "more updates": {"schedule.name": "constant", "training.steps": 24},
+        },
+    ],
+    ids=lambda arms: list(arms)[1],
+)
+def test_what_is_no_idle_change_is_not_refused(tmp_path, arms):
+    builder = ArmBuilder(load_design(study_file(tmp_path, arms), {}))
+    assert set(builder.certificates(builder.arms(), {})) == set(arms)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"model__width": 128, "data__length": 64},
-        {"model__width": 128, "data__length": 64, "model__feed_forward": "gated"},
-        {"model__width": 128, "data__length": 64, "model__num_kv_heads": 1},
-    ],
+    [{}, {"model__feed_forward": "gated"}, {"model__num_kv_heads": 1}],
 )
 def test_counted_operations_are_the_compilers(changes):
     """The compiler counts sums and activations too, so ours is a little below."""
-    prepared = prepare(tiny_config(**changes))
+    prepared = prepare(tiny_config(model__width=128, data__length=64, **changes))
     batch = prepared.task.batch(0, 0)
     apply = jax.jit(lambda params: prepared.model.apply({"params": params}, **batch["inputs"]))
     counted = apply.lower(prepared.template.params).compile().cost_analysis()["flops"]
@@ -672,10 +622,12 @@ def test_an_arm_may_not_set_what_is_solved_for(tmp_path):
         ArmBuilder(load_design(path, {})).arms()
 
 
-def test_matching_finds_the_nearest_value():
+def test_matching_finds_the_nearest_value_of_what_grows():
     assert matched_value(lambda v: v**2, 50, 4) == (7, 49)
     assert matched_value(lambda v: v**2, 50, 100, 4) == (8, 64)
     assert matched_value(float, 3, 64) == (3, 3.0)
+    with pytest.raises(ValueError, match="does not grow"):
+        matched_value(lambda _: 3.0, 10.0, 4)
 
 
 def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
@@ -700,7 +652,7 @@ def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
 # ---------------------------------------------------------------- judging
 
 
-def test_the_verdict_is_that_of_the_final_test_scores(done, tmp_path):
+def test_the_verdict_is_that_of_the_final_test_scores(done, copied):
     verdicts = done.verdicts()
     for name in ("none", "fast"):
         by_hand = [
@@ -714,32 +666,26 @@ def test_the_verdict_is_that_of_the_final_test_scores(done, tmp_path):
         assert last == done.cell(name, 1).means()["loss"]
     assert verdicts["level"] == pytest.approx(0.05 / 3)  # two planned looks, and a part for others
     assert verdicts["arms"]["fast"]["words"] == "cannot tell: the base has not learned"
-    without = load_study(copied(done, tmp_path))
-    without.record["baselines"] = {"scores": {}, "gate": None}  # as of a task of other inputs
-    words = {name: arm["words"] for name, arm in judge_study(without)["arms"].items()}
+    copied.record["baselines"] = {"scores": {}, "gate": None}  # as of a task of other inputs
+    words = {name: arm["words"] for name, arm in judge_study(copied)["arms"].items()}
     assert words["none"].endswith(", at the base's hyper-parameters")
     assert words["fast"].endswith("(few seeds)")  # an arm that says its own learning rate
 
 
-def copied(done, tmp_path):
-    shutil.copytree(done.path.parent, tmp_path / "runs")
-    return tmp_path / "runs" / "question"
-
-
 @pytest.mark.commands
-def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, tmp_path):
-    path = copied(done, tmp_path)
-    text = (done.path.parent.parent / "question.py").read_text()
-    later = tmp_path / "later.py"
-    later.write_text(text.replace("Do positions", "Why do positions"))
-    study = run(load_design(str(later), {}), path, range(3), progress=Silent())
-    assert "question changed after the first cell" in study.verdicts()["exploratory"]
-    assert study.verdicts()["arms"]["fast"]["verdict"] != "refused"
-    later.write_text(text.replace("'margin': 0.01", "'margin': 0.5"))
-    study = run(load_design(str(later), {}), path, range(3), progress=Silent())
-    assert study.verdicts()["arms"]["fast"]["verdict"] == "refused"
-    assert "margin changed" in study.verdicts()["arms"]["fast"]["words"]
-    assert study.verdicts()["margin"] == 0.01
+def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(copied, tmp_path):
+    def verdicts_of(**changes):
+        design = load_design(study_file(tmp_path, THREE_ARMS, **changes), {})
+        return run(design, copied.path, range(3)).verdicts()
+
+    asked = {"question": "Why do positions matter?"}
+    verdicts = verdicts_of(**asked)
+    assert "question changed after the first cell" in verdicts["exploratory"]
+    assert verdicts["arms"]["fast"]["verdict"] != "refused"
+    verdicts = verdicts_of(**asked, margin=0.5)
+    assert verdicts["arms"]["fast"]["verdict"] == "refused"
+    assert "margin changed" in verdicts["arms"]["fast"]["words"]
+    assert verdicts["margin"] == 0.01
 
 
 @pytest.mark.parametrize(
@@ -755,123 +701,113 @@ def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, 
         ("config.json", lambda c: c["model"].update(dtype="bfloat16"), "different precision"),
     ],
 )
-def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
-    study = load_study(copied(done, tmp_path))
-    path = study.cell("fast", 1).path / file
-    held = json.loads(path.read_text())
-    change(held)
-    path.write_text(json.dumps(held))
-    verdicts = judge_study(study)
+def test_what_does_not_compare_is_refused(copied, file, change, words):
+    edit(copied.cell("fast", 1).path / file, change)
+    verdicts = judge_study(copied)
     assert verdicts["arms"]["fast"]["verdict"] == "refused"
     assert words in verdicts["arms"]["fast"]["words"]
     assert verdicts["arms"]["none"]["verdict"] != "refused"
     assert verdicts["contrasts"] == 2  # the family keeps its size
 
 
-def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    ours, theirs = (RunDirectory(study.cell(arm, 1).path) for arm in ("fast", "learned"))
-    manifest, evaluation = ours.path / "manifest.json", ours.path / "evaluation.json"
-    held = json.loads(manifest.read_text())
-    held["data"]["tokenizer_sha256"] = "other"
-    manifest.write_text(json.dumps(held))
-    scored = json.loads(evaluation.read_text())
-    count = scored["test"]["protocol"]["bytes"]
+def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(copied):
+    def differences(metric):
+        facts = (RunFacts.of(RunDirectory(cell.path)) for cell in (arm, copied.cell("learned", 1)))
+        return scored_otherwise(*facts, metric)
+
+    arm = copied.cell("fast", 1)
+    edit(arm.path / "manifest.json", lambda m: m["data"].update(tokenizer_sha256="other"))
+    count = json.loads((arm.path / "evaluation.json").read_text())["test"]["protocol"]["bytes"]
     for share, told in ((0.9995, []), (0.99, ["different targets are scored"])):
-        scored["test"]["protocol"] |= {"bytes": round(share * count), "targets": 7}
-        evaluation.write_text(json.dumps(scored))
-        assert scored_otherwise(RunFacts.of(ours), RunFacts.of(theirs), "bits_per_byte") == told
-    only = "different tokenizers: only bits_per_byte compares"
-    assert only in scored_otherwise(RunFacts.of(ours), RunFacts.of(theirs), "loss")
+        scored = {"bytes": round(share * count), "targets": 7}
+        edit(arm.path / "evaluation.json", lambda e, new=scored: e["test"]["protocol"].update(new))
+        assert differences("bits_per_byte") == told
+    assert "different tokenizers: only bits_per_byte compares" in differences("loss")
 
 
-def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):
+def test_a_run_that_overfitted_has_not_diverged(copied):
     """Worse than a guess on the test split alone is a score; in training too it is divergence."""
-    study = load_study(copied(done, tmp_path))
-    cell = study.cell("fast", 1)
-    evaluation, metrics = cell.path / "evaluation.json", cell.path / "metrics.jsonl"
-    scored = json.loads(evaluation.read_text())
-    scored["test"]["loss"] = 9.0
-    evaluation.write_text(json.dumps(scored))
+
+    def scores(loss):
+        edit(cell.path / "evaluation.json", lambda e: e["test"].update(loss=loss))
+
+    def trains(loss):
+        with (cell.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 99, "train/loss": loss}) + "\n")
+
+    cell = copied.cell("fast", 1)
+    validation = json.loads((cell.path / "evaluation.json").read_text())["validation"]
+    scores(9.0)
     assert cell.state() == "done"
     assert cell.outcome("loss").value == 9.0
-    assert cell.validated() == scored["validation"]
-    metrics.write_text(metrics.read_text() + '{"step": 99, "train/loss": 9.0}\n')
+    assert cell.validated() == validation
+    trains(9.0)
     assert cell.state() == "diverged"
     assert cell.outcome("loss") == Outcome(None, True)
     assert cell.validated() == {}, "a trial of tuning that says nothing of its rate"
-    for loss, state in ((1.04, "done"), (1.06, "diverged")):  # it learned nothing; it got worse
-        held = loss * np.log(65)
-        evaluation.write_text(json.dumps(scored | {"test": scored["test"] | {"loss": held}}))
-        metrics.write_text(metrics.read_text() + f'{{"step": 99, "train/loss": {held}}}\n')
+    for share, state in ((1.04, "done"), (1.06, "diverged")):  # it learned nothing; it got worse
+        scores(share * np.log(65))
+        trains(share * np.log(65))
         assert cell.state() == state
 
 
-def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
+def test_seeds_of_the_base_may_not_be_mixed_either(copied):
     for arm in ("learned", "fast"):
-        path = study.cell(arm, 2).path / "manifest.json"
-        manifest = json.loads(path.read_text())
-        path.write_text(json.dumps({**manifest, "packages": {"jax": "9"}}))
-    assert "different packages" in judge_study(study)["arms"]["fast"]["words"]
+        path = copied.cell(arm, 2).path / "manifest.json"
+        edit(path, lambda manifest: manifest.update(packages={"jax": "9"}))
+    assert "different packages" in judge_study(copied)["arms"]["fast"]["words"]
 
 
-def test_a_base_whose_tuning_is_refused_gives_no_verdict(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    refused = "its best rate is at the edge of the grid"
-    study.arms["learned"]["tuning"] = {"refused": refused}
-    found = judge_study(study)["arms"]["fast"]
+def test_a_base_whose_tuning_is_refused_gives_no_verdict(copied):
+    edge = "its best rate is at the edge of the grid"
+    copied.arms["learned"]["tuning"] = {"refused": edge}
+    found = judge_study(copied)["arms"]["fast"]
     assert found["verdict"] == "refused"
-    assert "learned: its best rate is at the edge" in found["words"]
+    assert f"learned: {edge}" in found["words"]
 
 
-def test_a_lost_evaluation_is_no_divergence(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    (study.cell("fast", 1).path / "evaluation.json").unlink()
-    assert study.cell("fast", 1).state() == "failed"
-    found = judge_study(study)["arms"]["fast"]
+def test_a_lost_evaluation_is_no_divergence(copied):
+    (copied.cell("fast", 1).path / "evaluation.json").unlink()
+    assert copied.cell("fast", 1).state() == "failed"
+    found = judge_study(copied)["arms"]["fast"]
     assert found["verdict"] == "refused"
     assert "1 failed" in found["words"]
 
 
-def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    judge_study(study)
-    assert len(study.looks()) == 1
-    with (study.path / "looks.jsonl").open("a") as file:
+def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(copied):
+    def widened(record):
+        record["sealed"]["margin"] = 5.0
+        record["baselines"]["gate"] = None
+
+    judge_study(copied)
+    with (copied.path / "looks.jsonl").open("a") as file:
         file.write('{"time": "2026')
-    study.arms["learned"]["hash"] = study.arms["learned"]["hash"]
-    assert len(load_study(study.path).looks()) == 1
-    record = json.loads((study.path / "study.json").read_text())
-    record["sealed"]["margin"] = 5.0
-    record["baselines"]["gate"] = None
-    (study.path / "study.json").write_text(json.dumps(record))
+    assert len(load_study(copied.path).looks()) == 1
+    file = copied.path / "study.json"
+    edit(file, widened)
     with pytest.raises(InvalidInput, match="`sealed` was edited since"):
-        load_study(study.path)
-    record["seal"] = seal_of(record["sealed"])
-    (study.path / "study.json").write_text(json.dumps(record))
-    again = load_study(study.path)
+        load_study(copied.path)
+    edit(file, lambda record: record.update(seal=seal_of(record["sealed"])))
+    again = load_study(copied.path)
     words = judge_study(again)["arms"]["fast"]["words"]
     looks = again.looks()
     assert [look["look"] for look in looks] == [1, 1]  # other words about the same cells
     assert looks[-1]["verdicts"]["fast"] == words
 
 
-def test_a_base_that_is_gone_is_refused_and_nothing_is_overwritten(done, tmp_path):
-    path = copied(done, tmp_path)
-    before = (path / "study.json").read_bytes()
-    arms = {"none": {"model.position": "none"}, "fast": {"optimizer.learning_rate": 0.004}}
-    design = load_design(study_file(tmp_path, arms), {})
+def test_a_base_that_is_gone_is_refused_and_nothing_is_overwritten(copied, tmp_path):
+    before = (copied.path / "study.json").read_bytes()
+    arms = {name: changes for name, changes in THREE_ARMS.items() if name != "learned"}
     with pytest.raises(InvalidInput, match="'learned', which is no arm any more"):
-        run(design, path, range(3), progress=Silent())
-    assert (path / "study.json").read_bytes() == before
+        run(load_design(study_file(tmp_path, arms), {}), copied.path, range(3))
+    assert (copied.path / "study.json").read_bytes() == before
 
 
 @pytest.mark.commands
 def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
     """The lock of the first cell is held for a while by somebody who trains it."""
     design = quick("model.num_heads=4,1")
-    done = run(design, tmp_path / "first" / "s", (0,), progress=Silent())
+    done = run(design, tmp_path / "first" / "s", (0,))
     cell = done.cell("num_heads=1", 0)
     other = tmp_path / "second" / cell.path.relative_to(done.root)
     held = RunDirectory(other).locked()
@@ -884,19 +820,8 @@ def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, monkeypatch)
             held.__exit__(None, None, None)
 
     monkeypatch.setattr("transformer_jax.studies.workers.time.sleep", finish)
-    study = run(design, tmp_path / "second" / "s", (0,), progress=Silent())
+    study = run(design, tmp_path / "second" / "s", (0,))
     assert {c.state() for c in study.cells()} == {"done"}
-
-
-def test_more_updates_are_a_change_under_any_schedule(tmp_path):
-    longer = quick("training.steps=12,24", **{"schedule.name": "constant"})
-    builder = ArmBuilder(longer)
-    assert "steps=24" in builder.certificates(builder.arms(), {})  # and is not refused
-
-
-def test_a_field_without_effect_matches_nothing(tmp_path):
-    with pytest.raises(ValueError, match="does not grow"):
-        matched_value(lambda _: 3.0, 10.0, 4)
 
 
 @pytest.mark.commands
