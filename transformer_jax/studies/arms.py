@@ -297,15 +297,15 @@ class ArmBuilder:
         base = self.make(self.design.base, self.design.base)
         made = {self.design.base: base}
         for name in self.design.others:
-            matched = (
-                self._matched(name, base.cost, *self.design.match) if self.design.match else {}
-            )
+            matched = self._matched(name, base.cost) if self.design.match else {}
             made[name] = self.make(name, name, matched)
             made[name].matched = matched
         return {name: made[name] for name in self.design.arms}
 
-    def _matched(self, name: str, base: Cost, what: str, field: str) -> dict[str, int]:
-        """Returns the option `field` with the value at which an arm costs as much as the base."""
+    def _matched(self, name: str, base: Cost) -> dict[str, int]:
+        """Returns the option to solve for, with the value at which an arm costs as the base."""
+        assert self.design.match is not None
+        what, field = self.design.match.by, self.design.match.field
         if field in self.design.arms[name]:
             raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
         if name in self._solved:
@@ -380,7 +380,7 @@ class ArmBuilder:
             rest = {k: v for k, v in own.items() if k != key}
             rest |= {key: base_values[key]} if key in base_values else {}
             try:
-                config = dataclasses.replace(self.design, arms={"": rest}).config_of("", solved)
+                config = self.design.model_copy(update={"arms": {"": rest}}).config_of("", solved)
                 is_read = _hash_of(config, self._data(config)[1], 1) != arm_hash
             except InvalidInput:  # the other changes need it
                 continue

@@ -5,7 +5,6 @@ never train one cell.
 """
 
 import contextlib
-import dataclasses
 import os
 import signal
 import time
@@ -137,7 +136,7 @@ def train_cells(
         for name, changes, folder, _ in batch:
             if name in arms:
                 continue
-            of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
+            of_arm = design.model_copy(update={"arms": {**design.arms, name: changes}})
             arms[name] = ArmBuilder(of_arm).make(name, name)
             arms[name].find_folder(estimate.members)
             if arms[name].hash != folder:

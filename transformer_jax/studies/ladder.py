@@ -4,7 +4,6 @@ ladder.json, ladder.md and a figure show their verdicts together.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +68,7 @@ def ladder_of(text: str, design: Design) -> Ladder:
     for value in values:
         overrides = {**design.overrides, key: str(value)}
         config = changed(design.config, {key: value})
-        rung = dataclasses.replace(design, config=config, overrides=overrides)
+        rung = design.model_copy(update={"config": config, "overrides": overrides})
         rungs[value] = rung.check_arms()
     return Ladder(key, rungs)
 

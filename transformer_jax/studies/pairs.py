@@ -61,7 +61,9 @@ class TrainedPairs:
         refuse_foreign_modules(config, allow)
         after = flatten(changed(config, texts=this.change))
         arms = {_BASE: {}, _CHANGE: {key: after[key] for key in this.change}}
-        self._design = Design(metric=asked["metric"], base=_BASE, arms=arms, config=config)
+        self._design = Design.model_construct(
+            metric=asked["metric"], base=_BASE, arms=arms, config=config
+        )
         builder = ArmBuilder(self._design)
         with progress.busy("preparing base and change"):
             self._arms = builder.arms()

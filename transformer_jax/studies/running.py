@@ -1,7 +1,6 @@
 """A study from question to verdict: prepare, plan, seal, run missing cells, judge."""
 
 import contextlib
-import dataclasses
 import math
 import os
 import time
@@ -161,7 +160,7 @@ def planned(
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
         if design.exploratory:  # a grid is looked at when its seeds are there
             looks = study.sealed["looks"] if study.record else (len(seeds),)
-            design = dataclasses.replace(design, looks=tuple(looks))
+            design = design.model_copy(update={"looks": tuple(looks)})
         launch = Launch(study, design, seeds, progress, stop, **options)
         launch.show_plan()
         yield launch
@@ -239,7 +238,7 @@ class Launch:
             baselines = {"data": base.data, "scores": scores, "usual": usual}
         gate: dict[str, Any] | None = None
         if self.design.target is None:
-            gate = gate_of(self.design.gate, baselines["usual"], baselines["scores"])
+            gate = gate_of(self.design.sealed()["gate"], baselines["usual"], baselines["scores"])
         return {**baselines, "gate": gate}
 
     def _take_tuned(self, members: int) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.design import how_it_came
 from transformer_jax.studies.outcomes import (
     BETTER,
     CANNOT_TELL,
@@ -177,11 +176,15 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
         arm = verdicts["arms"].get(name, {})
         decides = arm.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
         interval = arm.get("interval") if decides else None
-        low, high = ("any" if end is None else signed(end) for end in ends)
-        sentences.append(
-            f"{name}: {low} to {high}, found {spell_interval(interval)}: "
-            f"{how_it_came(ends, interval)}"
-        )
+        came = "not known"
+        if interval is not None:
+            low, least = (-math.inf if pair[0] is None else pair[0] for pair in (ends, interval))
+            high, most = (math.inf if pair[1] is None else pair[1] for pair in (ends, interval))
+            came = "not as expected" if most < low or high < least else "open"
+            if low <= least and most <= high:
+                came = "as expected"
+        predicted = " to ".join("any" if end is None else signed(end) for end in ends)
+        sentences.append(f"{name}: {predicted}, found {spell_interval(interval)}: {came}")
     return sentences
 
 
