@@ -114,11 +114,11 @@ def matched_value(
 
 
 class Probe(NamedTuple):
-    """Values of one arm before training, by parameter path or for the first batch.
+    """Values of one arm before training, for seed 0 and its first batch.
 
     Attributes:
-      params: Initial values for seed 0.
-      gradients: Gradients of the loss.
+      params: Initial values, by parameter path.
+      gradients: Gradients of the loss, by parameter path.
       logits: Logits in float64.
       loss: Nats per target.
       input_rms: Root mean square of the input of the first block.
@@ -143,15 +143,11 @@ def probe(prepared: Prepared) -> Probe:
         tokens = np.array(batch["inputs"]["tokens"])
         tokens[..., -1] = (tokens[..., -1] + 1) % prepared.task.sizes["vocab_size"]
         changed = [{**batch["inputs"], "tokens": tokens}]
-    loss, gradients, logits, entering, ahead = _look(prepared.model)(params, batch, changed)
-    return Probe(
-        params=by_path(jax.device_get(params)),
-        gradients=by_path(jax.device_get(gradients)),
-        logits=np.asarray(logits, np.float64),
-        loss=float(loss),
-        input_rms=float(entering),
-        sees_ahead=float(ahead) if changed else None,
-    )
+    gradients, logits, *numbers = _look(prepared.model)(params, batch, changed)
+    params, gradients = (by_path(jax.device_get(tree)) for tree in (params, gradients))
+    loss, input_rms, ahead = map(float, numbers)
+    logits = np.asarray(logits, np.float64)
+    return Probe(params, gradients, logits, loss, input_rms, ahead if changed else None)
 
 
 @functools.lru_cache(maxsize=32)
@@ -179,7 +175,7 @@ def _look(model: Any) -> Callable:
         stacked = jax.tree.map(lambda *values: jnp.stack(values), batch["inputs"], *changed)
         logits, entering = jax.lax.map(forward, stacked)
         ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max() if changed else jnp.nan
-        return loss, gradients, logits[0], entering[0], ahead
+        return gradients, logits[0], loss, entering[0], ahead
 
     quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     return jax.jit(look, compiler_options=quickly)
@@ -196,11 +192,8 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
       `gradient`: norm of the difference over the baseline's norm, for shared parameters;
       `input_rms` and `sees_ahead` of the arm. None stands for values that are not finite.
     """
-    shared = [
-        path
-        for path, value in arm.params.items()
-        if path in base.params and base.params[path].shape == value.shape
-    ]
+    shapes = {path: value.shape for path, value in base.params.items()}
+    shared = [path for path, value in arm.params.items() if shapes.get(path) == value.shape]
     equal = [path for path in shared if np.array_equal(arm.params[path], base.params[path])]
     gradient = math.sqrt(sum(((arm.gradients[p] - base.gradients[p]) ** 2).sum() for p in shared))
     size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
@@ -210,7 +203,7 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
         "only_here": [path for path in arm.params if path not in shared],
         "only_base": [path for path in base.params if path not in shared],
         "paired": sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
-        "logits": float(logits),
+        "logits": logits,
         "loss": arm.loss - base.loss,
         "gradient": gradient / size if size else math.nan,
         "input_rms": arm.input_rms,
@@ -282,19 +275,16 @@ class ArmBuilder:
             self._tasks[key] = task, digest_of(task)
         return self._tasks[key]
 
-    def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
+    def make(self, name: str, arm: str, more: Mapping[str, Any]) -> Arm:
         """Builds an arm, or a trial of its tuning with the changes `more`."""
-        config, changes = (
-            self.design.config_of(arm, more),
-            {**self.design.arms[arm], **(more or {})},
-        )
+        config, changes = self.design.config_of(arm, more), {**self.design.arms[arm], **more}
         task, digest = self._data(config)
         prepared = prepare(config, task=task)
         return Arm(name, changes, config, prepared, cost_of(prepared), digest)
 
     def arms(self) -> dict[str, Arm]:
         """Returns all arms of the design, matched if it says so."""
-        base = self.make(self.design.base, self.design.base)
+        base = self.make(self.design.base, self.design.base, {})
         made = {self.design.base: base}
         for name in self.design.others:
             matched = self._matched(name, base.cost) if self.design.match else {}

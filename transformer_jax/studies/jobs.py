@@ -137,7 +137,7 @@ def train_cells(
             if name in arms:
                 continue
             of_arm = design.model_copy(update={"arms": {**design.arms, name: changes}})
-            arms[name] = ArmBuilder(of_arm).make(name, name)
+            arms[name] = ArmBuilder(of_arm).make(name, name, {})
             arms[name].find_folder(estimate.members)
             if arms[name].hash != folder:
                 raise Stop(
