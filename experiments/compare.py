@@ -50,7 +50,7 @@ def _judge(study: Study) -> dict[str, Any]:
     verdicts = judge_study(study)
     study.write_scores()
     report = write_report(study)
-    show_verdicts(study, verdicts, Progress())
+    show_verdicts(study.arms, verdicts, Progress())
     print(f"report  {report}")
     return verdicts
 

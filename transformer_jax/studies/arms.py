@@ -28,7 +28,6 @@ from transformer_jax.runs.provenance import surroundings
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.design import Design
-from transformer_jax.studies.tables import spell_share
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.objectives import safe_mean, score_batch
@@ -71,19 +70,6 @@ def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
     """Returns the arms that are scored on different examples from the base's."""
     hashes = {name: arm.prepared.task.facts.get("sha256") for name, arm in arms.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
-
-
-def unmatched(arms: Mapping[str, "Arm"], base: str) -> dict[str, str]:
-    """Maps each arm whose cost differs from the base's by more than 2 % to the differences."""
-    found = {}
-    for name, arm in arms.items():
-        shares = [
-            f"{what} {share}"
-            for what in ("parameters", "flops", "counted", "updates")
-            if (share := spell_share(getattr(arm.cost, what), getattr(arms[base].cost, what)))
-        ]
-        found |= {name: ", ".join(shares)} if shares else {}
-    return found
 
 
 # ---------------------------------------------------------------- making arms equal

@@ -231,14 +231,8 @@ def decide(
 ) -> dict[str, Any]:
     """Returns the verdict on an arm from scores alone.
 
-    Args:
-      sealed: The sealed question.
-      name: Name of the arm.
-      base: Seed -> outcome of the baseline.
-      arm: Seed -> outcome of the arm.
-      level: Level of this look at the arm.
-      family: Number of contrasts that share the level.
-      computes_the_same: Whether both give every test example the same loss, or None if unknown.
+    Args: as in statistics.compare, from the sealed question. `computes_the_same` is whether both
+    give every test example the same loss, or None if unknown.
     """
     (contrast,) = statistics.compare(
         base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
@@ -258,17 +252,6 @@ def decide(
     if not is_tuned and verdict["verdict"] in (BETTER, WORSE, SAME, UNRESOLVED, UNSTABLE):
         verdict["words"] += UNTUNED
     return verdict
-
-
-def family_of(sealed: Mapping[str, Any], arms: Sequence[str] = ()) -> int:
-    """Returns how many contrasts share a level: primary arms, or all that were asked."""
-    return len(sealed["primary"]) or max(len(sealed["arms"]) - 1, len(arms))
-
-
-def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
-    """Returns the level of an arm's interval at the last look; `counts` are seeds per look."""
-    level = statistics.level_of_look(counts[-1], sealed["looks"], counts[:-1])
-    return statistics.FOR_MEANS * level / family_of(sealed)
 
 
 def level_of_arm(
@@ -306,7 +289,9 @@ def judge_study(study: Study) -> dict[str, Any]:
     cells = sorted(arm["hash"] for arm in study.arms.values())
     drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
-    learned, contrasts, family = _learned(study), study.contrasts(), family_of(sealed, names)
+    learned, contrasts = _learned(study), study.contrasts()
+    # Primary arms share the level, or all that were ever asked.
+    family = len(sealed["primary"]) or max(len(sealed["arms"]) - 1, len(names))
     arms: dict[str, dict[str, Any]] = {}
     for name in names:
         looks, before = [], 0

@@ -11,7 +11,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data, unmatched
+from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data
 from transformer_jax.studies.cells import (
     DIVERGED,
     DONE,
@@ -24,6 +24,7 @@ from transformer_jax.studies.cells import (
 from transformer_jax.studies.design import Design, gate_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
 from transformer_jax.studies.referee import CannotTrain, Journal, Try, spelled
+from transformer_jax.studies.tables import unmatched
 from transformer_jax.studies.workers import Workers
 from transformer_jax.training.evaluation import refuse_unknown_bytes
 
@@ -80,7 +81,8 @@ class TrainedPairs:
         except InvalidInput as error:
             message = str(error).partition("gate: by=")[2]
             raise InvalidInput(f"--gate={message}") from error
-        self.cost: Sequence[str] = [*unmatched(self._arms, _BASE).values()]
+        costs = {name: arm.cost._asdict() for name, arm in self._arms.items()}
+        self.cost: Sequence[str] = [*unmatched(costs, _BASE).values()]
 
     def missing(self, seeds: Sequence[int]) -> int:
         """Returns how many pairs are missing."""

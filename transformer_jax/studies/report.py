@@ -74,8 +74,10 @@ class Page:
         """Adds preformatted lines."""
         self._parts.append("\n".join(f"    {line}" for line in text.splitlines()))
 
-    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Adds a table; columns of numbers are aligned right."""
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], heading: str = "") -> None:
+        """Adds a table, which may begin a section; columns of numbers are aligned right."""
+        if heading:
+            self.heading(heading)
         if listed := [list(row) for row in rows]:
             self._parts.append(as_markdown(heads, listed).rstrip())
 
@@ -224,7 +226,7 @@ def write_report(study: Study) -> Path:
         figures = draw_figures(study, verdicts)
     page = Page(sealed["question"])
     page.paragraph(" ".join(answers(verdicts)))
-    page.table(tables.HEADS, tables.verdict_rows(study, verdicts))
+    page.table(tables.HEADS, tables.verdict_rows(study.arms, verdicts))
     for name in ("forest", "sweep"):
         if name in figures:
             page.figure(f"{name}.svg", figures[name], _CAPTIONS[name])
@@ -250,13 +252,12 @@ def write_report(study: Study) -> Path:
     _changes(page, study)
     _tuning(page, study)
     _failures(page, study, verdicts)
-    page.heading("Looks")
     rows = []
     for look in study.looks():
         words = "; ".join(f"{name}: {word}" for name, word in look["verdicts"].items())
         seeds = str(len(look["seeds"]))
         rows.append([look["time"], str(look["look"]), seeds, f"{look['level']:.3g}", words])
-    page.table(("time", "look", "seeds", "level", "verdicts"), rows)
+    page.table(("time", "look", "seeds", "level", "verdicts"), rows, "Looks")
     _environment(page, record)
     return page.write(study.path)
 
@@ -288,33 +289,30 @@ def answers(verdicts: Mapping[str, Any]) -> list[str]:
 def _costs(page: Page, study: Study) -> None:
     counted = study.record["counted"]
     fields = ("parameters", "without_embeddings", "flops", "counted", "updates")
-    rows, flagged, base = [], [], study.arms[study.base]["cost"]
+    costs = {name: arm["cost"] for name, arm in study.arms.items()}
+    rows = []
     for name, arm in study.arms.items():
-        cost, nbytes = arm["cost"], arm.get("peak_bytes")
+        nbytes = arm.get("peak_bytes")
         memory = spell(nbytes / 2**20 if nbytes else None, 1)
         tuned = spell(arm.get("tuning", {}).get("runs", 0))
-        rows.append([name, *[spell(cost[field]) for field in fields], memory, tuned])
-        for field in ("parameters", "flops", "counted"):
-            if share := tables.spell_share(cost[field], base[field], 1):
-                flagged.append(f"{name}: {field} {share} from the base's")
-        if arm["matched"]:
-            flagged.append(f"{name}: {arm['matched']} solved for")
-    page.heading("What each arm costs")
+        rows.append([name, *[spell(costs[name][field]) for field in fields], memory, tuned])
     heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
-    page.table([*heads, counted, "updates", "memory, MiB", "tuning runs"], rows)
-    page.bullets(flagged)
+    heads += [counted, "updates", "memory, MiB", "tuning runs"]
+    page.table(heads, rows, "What each arm costs")
+    apart = tables.unmatched(costs, study.base).items()
+    page.bullets(f"{name}: {differences} compared with the base" for name, differences in apart)
+    matched = {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
+    page.bullets(f"{name}: {solved} solved for" for name, solved in matched.items())
 
 
 def _changes(page: Page, study: Study) -> None:
     rows = []
     for name, arm in study.arms.items():
         found = arm["certificate"]
-        logits, gradient, rms = (spell(found[k], 3) for k in ("logits", "gradient", "input_rms"))
-        differences = [f"{found['paired']:.1%}", logits, signed(found["loss"]), gradient, rms]
-        rows.append([name, *differences, _few(found["only_here"]), _few(found["only_base"])])
-    page.heading("Did the change take?")
-    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS"]
-    page.table([*heads, "only here", "only in the base"], rows)
+        apart = [_few(found[part]) for part in ("only_here", "only_base")]
+        rows.append([name, *tables.change_cells(found), *apart])
+    heads = ["arm", *tables.CHANGE_HEADS, "only here", "only in the base"]
+    page.table(heads, rows, "Did the change take?")
     page.paragraph(
         "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
         "values. Δ: relative difference of logits and gradients from the base, and the loss's."
@@ -342,9 +340,8 @@ def _tuning(page: Page, study: Study) -> None:
                 for scores in tuning["scores"]
             ]
             rows.append([name, spell(tuning["chosen"]), *means, tuning["refused"] or "–"])
-    page.heading("Tuning")
     grid = [f"{value:g}" for value in asked["grid"]]
-    page.table(["arm", f"chosen {asked['key']}", *grid, "note"], rows)
+    page.table(["arm", f"chosen {asked['key']}", *grid, "note"], rows, "Tuning")
     page.paragraph(
         f"Mean {study.metric} on the validation split over seeds "
         f"{', '.join(map(str, asked['seeds']))}, which no verdict uses. Chosen: the optimum of a "
@@ -360,8 +357,7 @@ def _failures(page: Page, study: Study, verdicts: Mapping[str, Any]) -> None:
     ]
     if not rows:
         return
-    page.heading("Failures")
-    page.table(["arm", "seed", "state", "reason"], rows)
+    page.table(["arm", "seed", "state", "reason"], rows, "Failures")
     diverged = []
     for name, value in verdicts["values"].items():
         if count := value["diverged"]:
@@ -383,6 +379,5 @@ def _environment(page: Page, record: Mapping[str, Any]) -> None:
         ["packages", packages],
         ["transformer_jax", f"{around['version']}, revision {revision}"],
     ]
-    page.heading("Environment and commands")
-    page.table(["what", "value"], rows)
+    page.table(["what", "value"], rows, "Environment and commands")
     page.code("\n".join(dict.fromkeys(record["commands"])))

@@ -24,16 +24,14 @@ from transformer_jax.studies.arms import (
     calibrate,
     members_of,
     scored_on_other_data,
-    unmatched,
 )
 from transformer_jax.studies.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
 from transformer_jax.studies.cluster import Cluster
 from transformer_jax.studies.design import METHODS, Design, gate_of
 from transformer_jax.studies.jobs import run_as_jobs
-from transformer_jax.studies.judging import family_of, judge_study, level_of_contrast
-from transformer_jax.studies.statistics import detectable, lowest_point
+from transformer_jax.studies.judging import judge_study
+from transformer_jax.studies.statistics import FOR_MEANS, detectable, level_of_look, lowest_point
 from transformer_jax.studies.study import Study, changed_since, way_to
-from transformer_jax.studies.tables import clock, signed, spell
 from transformer_jax.studies.workers import Workers, measure_later
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
@@ -290,7 +288,7 @@ class Launch:
             f"margin {design.margin:g}: {design.margin_reason}",
             f"cells       {len(arms)} arms x {len(self.seeds)} seeds, "
             f"{len(self.states) - len(self.missing)} there already, {len(self.missing)} to run in "
-            f"about {clock(seconds['cells'])} "
+            f"about {tables.clock(seconds['cells'])} "
             f"({together}{self.estimate.description or 'nothing was timed'})",
         ]
         if design.tuning:
@@ -298,31 +296,25 @@ class Launch:
             lines.append(
                 f"tuning      {design.tuning.key} {values} with {len(design.tuning.seeds)} seeds, "
                 f"then a parabola: for each arm as much as {design.tuning.runs_of_an_arm} of its "
-                f"runs, in all about {clock(seconds['tuning'])}"
+                f"runs, in all about {tables.clock(seconds['tuning'])}"
             )
         if design.exploratory:
             lines.append(
                 "exploratory: made on the command line, so its verdicts are leads to confirm"
             )
         say("\n".join(lines))
-        heads = ["arm", "params", "FLOPs/token", "there", "paired"]
-        heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
+        heads = ["arm", "params", "FLOPs/token", "there", *tables.CHANGE_HEADS]
         rows = []
         for name, arm in arms.items():
-            check = self.certificates[name]
             done = sum(state in OUTCOMES for cell, state in self.states.items() if cell.arm == name)
-            differences = [spell(check["logits"], 3), signed(check["loss"])]
-            differences += [spell(check["gradient"], 3)]
-            rows.append([
-                *(name, spell(arm.cost.parameters), f"{arm.cost.flops:.3g}"),
-                *(f"{done}/{len(self.seeds)}", f"{check['paired']:.0%}"),
-                *(["base", "", ""] if name == design.base else differences),
-                spell(check["input_rms"], 3),
-            ])  # fmt: skip
+            cost = [tables.spell(arm.cost.parameters), f"{arm.cost.flops:.3g}"]
+            change = tables.change_cells(self.certificates[name])
+            rows.append([name, *cost, f"{done}/{len(self.seeds)}", *change])
         say(tables.table_text(heads, rows))
         for name, arm in arms.items():
-            if arm.changes:
-                say(f"  {name}: {tables.spell_changes(arm.changes)}")
+            changes = [f"{k.removeprefix('model.')}={value}" for k, value in arm.changes.items()]
+            if changes:
+                say(f"  {name}: {', '.join(changes)}")
         read_by_base = unread(flatten(arms[design.base].config))
         for name, arm in arms.items():
             for key, choice in unread(flatten(arm.config)).items():
@@ -330,7 +322,8 @@ class Launch:
                     say(f"  {name} does not read {key}, which the config states: {choice}")
         say(baselines_as_text(self.baselines))
         say(resolution(design, len(self.seeds)))
-        for name, differences in unmatched(arms, design.base).items():
+        costs = {name: arm.cost._asdict() for name, arm in arms.items()}
+        for name, differences in tables.unmatched(costs, design.base).items():
             say(f"unmatched  {name}: {differences}")
         for name in scored_on_other_data(arms, design.base):
             say(f"other data {name}: what it is scored on is not the base's: no verdict")
@@ -374,7 +367,7 @@ class Launch:
         verdicts = judge_study(study)
         study.write_scores()
         report = write_report(study)
-        tables.show_verdicts(study, verdicts, self.progress)
+        tables.show_verdicts(study.arms, verdicts, self.progress)
         self.progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
         self.progress.say(f"report  {report}")
 
@@ -479,8 +472,8 @@ def resolution(design: Design, count: int) -> str:
     """Returns a line with the effect that `count` seeds can detect."""
     if design.target is not None:
         return f"solved at  {design.target:g}: counts and updates until then are compared"
-    contrasts = max(family_of(design.sealed(), []), 1)
-    effect = detectable(count, level_of_contrast(design.sealed(), [count]))
+    contrasts = len(design.primary) or len(design.others)
+    effect = detectable(count, FOR_MEANS * level_of_look(count, design.looks) / contrasts)
     return (
         f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
         f"80 % power an effect of {effect:.1f} deviations of a paired difference"

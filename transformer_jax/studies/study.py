@@ -27,6 +27,7 @@ from transformer_jax.runs.listing import reads_as_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.design import Design, seal_of
+from transformer_jax.studies.tables import signed, spell_interval
 
 # ---------------------------------------------------------------- register of looks
 
@@ -143,8 +144,8 @@ class Study:
         """The same in a notebook, with the verdicts."""
         heads = (f"compared with {self.base}", "difference", "interval", "")
         rows = [
-            [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
-            for arm, part in self.verdicts().get("arms", {}).items()
+            [arm, signed(v.get("mean")), spell_interval(v.get("interval")), v.get("words", "")]
+            for arm, v in self.verdicts().get("arms", {}).items()
         ]
         return html_table(repr(self), heads, rows)
 
@@ -365,15 +366,6 @@ class Study:
         """Returns the content of verdicts.json; {} before the first comparison."""
         file = inside(self.path, "verdicts.json")
         return read_json(file) if file.exists() else {}
-
-
-def _short(value: Any) -> str:
-    """Returns a number, or two, for a table; a dash for None."""
-    numbers = value if isinstance(value, list) else [value]
-    if None in numbers:
-        return "–"
-    shown = ", ".join(f"{number:+.4f}" for number in numbers)
-    return f"[{shown}]" if len(numbers) > 1 else shown
 
 
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
