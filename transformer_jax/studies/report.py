@@ -12,9 +12,11 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import as_plain, replace, write_json
+from transformer_jax.runs.progress import Progress
 from transformer_jax.studies import tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import best_of_sweeps
+from transformer_jax.studies.judging import judge_study
 from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE, Outcome
 from transformer_jax.studies.scores import Result, judge, outcomes_of
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
@@ -214,6 +216,20 @@ _CAPTIONS = {
     "sweep": "Score over the option: mean and range over seeds.",
     "curves": "Learning curves: mean and range over seeds.",
 }
+
+
+def judge_and_report(study: Study, progress: Progress) -> dict[str, Any]:
+    """Judges a study, writes all its files, and prints and returns the verdicts."""
+    verdicts = judge_study(study)
+    study.write_scores()
+    report = write_report(study)
+    progress.say(f"\n{verdicts['question']}\n{tables.how_judged(verdicts)}")
+    progress.say(tables.table_text(tables.HEADS, tables.verdict_rows(study.arms, verdicts)))
+    for note in tables.notes_on(verdicts):
+        progress.say(note)
+    progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
+    progress.say(f"report  {report}")
+    return verdicts
 
 
 def write_report(study: Study) -> Path:

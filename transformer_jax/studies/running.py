@@ -29,7 +29,6 @@ from transformer_jax.studies.cells import DONE, FAILED, OUTCOMES, Cell, code_has
 from transformer_jax.studies.cluster import Cluster
 from transformer_jax.studies.design import METHODS, Design, gate_of
 from transformer_jax.studies.jobs import run_as_jobs
-from transformer_jax.studies.judging import judge_study
 from transformer_jax.studies.statistics import FOR_MEANS, detectable, level_of_look, lowest_point
 from transformer_jax.studies.study import Study, changed_since, way_to
 from transformer_jax.studies.workers import Workers, measure_later
@@ -128,12 +127,11 @@ def run(
       Interrupted: The process received a signal; cells in progress were saved.
       CellsLost: Some cells failed.
     """
-    options = {"members": members, "root": root, "cluster": cluster}
-    progress = progress or Progress()
+    options = {"members": members, "root": root, "cluster": cluster, "dry_run": dry_run}
     with (
-        contextlib.closing(progress),
+        contextlib.closing(progress or Progress()) as shown,
         StopSignal() as stop,
-        planned(design, workdir, seeds, progress, stop, dry_run, **options) as launch,
+        planned(design, workdir, seeds, shown, stop, **options) as launch,
     ):
         if not dry_run:
             launch.run(retry)
@@ -150,7 +148,10 @@ def planned(
     dry_run: bool = False,
     **options: Any,
 ) -> Generator["Launch"]:
-    """Plans a study and shows the plan, see run; locks its directory unless it is a dry run."""
+    """Plans a study and shows the plan; locks its directory unless it is a dry run.
+
+    Args: as in run; `options` are members, root and cluster.
+    """
     study = Study(workdir)
     if not study.record:
         allowed = ("cells", "jobs", "register.jsonl")
@@ -210,16 +211,12 @@ class Launch:
             self._take_tuned(members)
         self.states = {cell: cell.state() for cell in self._cells(self.arms)}
         self.missing = [cell for cell, state in self.states.items() if state not in OUTCOMES]
-        self.untuned = [
-            name
-            for name in self.arms
-            if design.tuning and "tuning" not in arms_before.get(name, {})
-        ]
+        is_tuned = {name for name, arm in arms_before.items() if "tuning" in arm}
+        self.untuned = [name for name in self.arms if design.tuning and name not in is_tuned]
         with progress.busy("timing some steps"):
-            is_timed = self.missing or self.untuned
-            self.estimate = (
-                calibrate(self.arms, design.base, members) if is_timed else Estimate(members)
-            )
+            self.estimate = Estimate(members)
+            if self.missing or self.untuned:
+                self.estimate = calibrate(self.arms, design.base, members)
         self.workers = Workers(self.estimate, progress, stop)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
@@ -274,12 +271,8 @@ class Launch:
 
     def show_plan(self) -> None:
         """Prints the plan, and whether each arm's change took effect."""
-        design, arms, say, seconds = (
-            self.design,
-            self.arms,
-            self.progress.say,
-            self.seconds_to_come(),
-        )
+        design, arms, say = self.design, self.arms, self.progress.say
+        seconds = self.seconds_to_come()
         together = f"{self.estimate.members} at a time; " if self.estimate.members > 1 else ""
         lines = [
             f"question    {design.question}",
@@ -356,20 +349,14 @@ class Launch:
 
     def decide(self) -> None:
         """Judges, writes every file, and reports the verdicts."""
-        from transformer_jax.studies.report import write_report
+        from transformer_jax.studies.report import judge_and_report
 
-        study = self.study
         for name, nbytes in self.workers.peak_bytes.items():
-            if name in study.arms:  # and no trial of a tuning
-                study.arms[name]["peak_bytes"] = nbytes
-        study.record["began"] = True
+            if name in self.study.arms:  # and no trial of a tuning
+                self.study.arms[name]["peak_bytes"] = nbytes
+        self.study.record["began"] = True
         self._write_seconds()
-        verdicts = judge_study(study)
-        study.write_scores()
-        report = write_report(study)
-        tables.show_verdicts(study.arms, verdicts, self.progress)
-        self.progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
-        self.progress.say(f"report  {report}")
+        judge_and_report(self.study, self.progress)
 
     def _write_seconds(self) -> None:
         now = time.monotonic()

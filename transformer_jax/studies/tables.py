@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.outcomes import (
     BETTER,
     CANNOT_TELL,
@@ -155,16 +154,6 @@ def verdict_rows(arms: Mapping[str, Mapping], verdicts: Mapping[str, Any]) -> Ro
             found.append(arm["words"])
         rows.append([name, *map(spell, (parameters, value["mean"], value["deviation"])), *found])
     return rows
-
-
-def show_verdicts(
-    arms: Mapping[str, Mapping], verdicts: Mapping[str, Any], progress: Progress
-) -> None:
-    """Prints the comparison, see verdict_rows."""
-    progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
-    progress.say(table_text(HEADS, verdict_rows(arms, verdicts)))
-    for note in notes_on(verdicts):
-        progress.say(note)
 
 
 def how_judged(verdicts: Mapping[str, Any]) -> str:
