@@ -23,6 +23,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.statistics import paired_t
 from transformer_jax.studies.study import now
 
 # ---------------------------------------------------------------- evidence
@@ -96,11 +97,10 @@ def needed(test: int, num_kept: int) -> float:
 
 def looks_good(differences: Any) -> bool:
     """Returns whether a screened change deserves fresh seeds: a mean one standard error above 0."""
-    d = np.asarray(differences, float)
-    if len(d) < 2:
-        return bool(len(d) and d[0] > 0)
-    mean = float(d.mean())
-    return mean > 0 and mean >= float(d.std(ddof=1)) / math.sqrt(len(d))
+    if not len(differences):
+        return False
+    mean, error, _ = paired_t(differences)
+    return bool(mean > 0 and not mean < error)  # the error of one seed is nan
 
 
 def is_futile(differences: Any) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,7 @@ class Launch:
             self.arms = self.builder.arms()
             members = members_of(self.arms.values(), members or study.record.get("members"))
             self._take_tuned(members)
-        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
+        self.states = {cell: cell.state() for cell in self._cells()}
         self.missing = [cell for cell, state in self.states.items() if state not in OUTCOMES]
         is_tuned = {name for name, arm in arms_before.items() if "tuning" in arm}
         self.untuned = [name for name in self.arms if design.tuning and name not in is_tuned]
@@ -253,11 +253,11 @@ class Launch:
         base = self.arms[self.design.base].hash
         if arms.get(self.design.base, {}).get("hash") != base:
             return {}  # they compare with a different base
-        return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
+        return {arm["hash"]: arm["certificate"] for arm in arms.values()}
 
-    def _cells(self, arms: Iterable[str]) -> list[Cell]:
+    def _cells(self) -> list[Cell]:
         """Returns all arms of one seed before the next seed."""
-        return [self.arms[name].cell(self.root, seed) for seed in self.seeds for name in arms]
+        return [arm.cell(self.root, seed) for seed in self.seeds for arm in self.arms.values()]
 
     # ---- the plan
 
@@ -331,7 +331,7 @@ class Launch:
         self._seal()
         if self.design.tuning:
             self._tune(retry)
-        cells = self._cells(self.arms)
+        cells = self._cells()
         self._run_cells(self.arms, cells, retry)
         for cell in cells:
             if cell.state() == DONE and self.stop.signal is None:
