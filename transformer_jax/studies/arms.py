@@ -40,13 +40,11 @@ _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a p
 
 
 class Cost(NamedTuple):
-    """The size of an arm and the cost of its training.
+    """The number of parameters of an arm, and the cost of its training.
 
     Attributes:
-      parameters: Number of parameters.
       without_embeddings: Number of parameters outside token and position tables.
       flops: FLOPs of training on one token (or example), in matrix products alone.
-      updates: Number of updates.
       counted: Number of tokens (or examples) in training.
     """
 

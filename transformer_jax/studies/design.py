@@ -75,10 +75,8 @@ Text = Annotated[str, Len(1)]
 class Tuning(BaseModel, extra="forbid", frozen=True):
     """The option that every arm tunes for itself.
 
-    Attributes:
-      key: The option.
-      grid: Values that every arm tries, > 0, ascending by about equal factors.
-      seeds: Seeds of the trials; no verdict uses them.
+    Every arm tries all values of the grid, which ascend by about equal factors, with these seeds;
+    no verdict uses them.
     """
 
     key: str
@@ -448,13 +446,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or several of these joined by x.
+    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or a product of these, joined by x.
 
-    Args:
-      text: Value of `flag`; x stands for the product.
-      flat: Options of the baseline.
-      whole_keys: Whether arms are named by full keys instead of their last parts.
-      flag: The flag, for messages.
+    `flat` are the baseline's options. With `whole_keys`, arms are named by full keys instead of
+    their last parts.
     """
     axes = []
     for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):

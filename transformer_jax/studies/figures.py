@@ -23,9 +23,7 @@ _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0
 def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict[str, list]]:
     """Returns arm -> `step`, `mean`, `low`, `high` over seeds; only arms that have the metric.
 
-    Args:
-      runs: Arm -> directories of its seeds.
-      metric: A key of metrics.jsonl.
+    `runs` has the directories of each arm, and `metric` is a key of metrics.jsonl.
     """
     curves = {}
     for arm, paths in runs.items():
@@ -56,11 +54,9 @@ def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
-    """Draws the paired differences from verdicts alone: forest.svg and forest.pdf.
+    """Draws the paired differences into a study's folder: forest.svg and forest.pdf.
 
-    Args:
-      folder: Folder of the study.
-      verdicts: `arms` (name -> mean, interval, differences), `margin`, `metric`, `base`.
+    `verdicts` has `arms` (name -> mean, interval, differences), `margin`, `metric` and `base`.
     """
     arms = {name: arm for name, arm in verdicts["arms"].items() if arm.get("differences")}
     figure, axes = _axes(1.2 + 0.5 * max(len(arms), 1))
@@ -97,13 +93,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
 def curves_figure(
     curves: Mapping[str, Mapping[str, Sequence]], label: str, floor: float | None = None
 ) -> Figure:
-    """Returns a figure of learning curves.
-
-    Args:
-      curves: Arm -> step, mean, low, high.
-      label: Label of the vertical axis.
-      floor: Best possible loss, or None if unknown.
-    """
+    """Returns a figure of the curves of curves_of, and of the best possible loss `floor`."""
     figure, axes = _axes(4)
     for index, (arm, band) in enumerate(curves.items()):
         _plot_band(axes, band["step"], band, index, arm)

@@ -27,23 +27,14 @@ FILE = "ladder.json"
 
 
 class Ladder(NamedTuple):
-    """Designs by the value of an option.
-
-    Attributes:
-      key: The option.
-      rungs: Value -> design, ascending.
-    """
+    """The option `key`, and a design for each of its values, ascending."""
 
     key: str
     rungs: dict[float, Design]
 
 
 def ladder_of(text: str, design: Design) -> Ladder:
-    """Parses `KEY=VALUE,VALUE`: two or more numbers, ascending.
-
-    Args:
-      text: Text of `--ladder`.
-      design: The study, whose baseline gets these values.
+    """Parses `--ladder`, KEY=VALUE,VALUE: two or more numbers, ascending, for the baseline.
 
     Raises:
       InvalidInput: It is something else, or an arm sets the option.

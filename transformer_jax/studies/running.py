@@ -63,7 +63,11 @@ def tune(
         rows = [means[names[name, value]] for value in grid]
         # A metric may have no value, such as the updates to a target that was never reached.
         scores = [[(row or {}).get(design.metric) for row in of_value] for of_value in rows]
-        losses = [sign * _mean(of_value, math.inf * sign) for of_value in scores]
+        losses = [
+            sum(math.inf if s is None or not math.isfinite(s) else sign * s for s in of_value)
+            / len(of_value)
+            for of_value in scores
+        ]
         best = lowest_point(grid, losses)
         refused = f"its best {key} is at the edge of the grid" if best is None else ""
         if any(row is None for of_value in rows for row in of_value):
@@ -85,12 +89,6 @@ def tune(
             "refused": refused,
         }
     return tuned
-
-
-def _mean(scores: Sequence[float | None], worst: float) -> float:
-    """Returns the mean over seeds, or `worst` if one diverged or has no score."""
-    known = [score for score in scores if score is not None and math.isfinite(score)]
-    return sum(known) / len(scores) if len(known) == len(scores) else worst
 
 
 # ---------------------------------------------------------------- a launch
@@ -166,14 +164,7 @@ def planned(
 
 
 class Launch:
-    """One launch of a study.
-
-    Attributes:
-      study: The directory.
-      design: The question.
-      arms: The arms, with the values that their tuning chose before.
-      estimate: Number of members at a time, and duration of cells.
-    """
+    """One launch of a study; its arms have the values that their tuning chose before."""
 
     def __init__(
         self,

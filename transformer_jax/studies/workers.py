@@ -174,9 +174,6 @@ class Workers:
     """Trains cells; one that fails stops no other.
 
     Attributes:
-      estimate: Number of members at a time, and duration of cells.
-      progress: Where progress is reported.
-      stop: The signal that ends training.
       lost: (arm, seed) -> why a cell has no outcome.
       peak_bytes: Arm -> memory of a member's training program.
     """
