@@ -27,11 +27,9 @@ _RESULTS = ("status", "step", "parameters")
 
 
 class Comparison:
-    """Some runs and one metric.
+    """Some runs, by name, and one metric, a key of metrics.jsonl.
 
     Attributes:
-      runs: Name -> directory.
-      metric: A key of metrics.jsonl.
       columns: Name -> config values and results.
       arms: Name -> the runs of one config, by seed.
       metric_facts: Stored facts about metrics, see measuring.facts_of_metrics.
@@ -159,9 +157,8 @@ class Comparison:
             ]
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
-            mean, interval, _ = paired_interval(d, ALPHA / len(others))
-            shown = {"name": name, "mean": mean, "differences": d, "seeds": seeds}
-            intervals.append({**shown, "interval": interval})
+            found = paired_interval(d, ALPHA / len(others))._asdict()
+            intervals.append({"name": name, "differences": d, "seeds": seeds, **found})
         return intervals
 
     # ---- the page

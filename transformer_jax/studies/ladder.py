@@ -15,7 +15,7 @@ from transformer_jax.options import is_number
 from transformer_jax.runs.files import as_plain, inside, read_json, replace, write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.charts import optimum_of, sweep_charts, sweeps_of
+from transformer_jax.studies.charts import optimum_of, sweep_lines, sweeps_of
 from transformer_jax.studies.design import Design, parse_arm
 from transformer_jax.studies.statistics import moved
 from transformer_jax.studies.study import Study
@@ -119,21 +119,16 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
     )
     write_json(workdir, FILE, judged)
     replace(workdir, "ladder.md", ladder_text(judged))
-    # A chart of the scores over the option that all arms set, a line per rung.
-    series: list[dict[str, Any]] = []
-    chart: dict[str, Any] = {}
-    rungs = zip(ladder.rungs, studies, verdicts, strict=True)
-    for index, (value, study, shown) in enumerate(rungs):
-        named = {"name": rung_name(ladder.key, value), "index": index}
-        for part in sweep_charts(study, shown):
-            if part["xLabel"] in judged["optima"]:
-                chart = part
-                series += [{**line, **named} for line in part["series"]]
-    if series:
+    for key in judged["optima"]:  # one at most: the option that all arms set
+        lines = [
+            {**line, "name": rung_name(ladder.key, value)}
+            for value, study, shown in zip(ladder.rungs, studies, verdicts, strict=True)
+            for line in sweep_lines(study, shown).get(key, ())
+        ]
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
             from transformer_jax.studies.figures import draw_lines
 
-            draw_lines(workdir, "ladder", {**chart, "series": series})
+            draw_lines(workdir, "ladder", lines, key, studies[0].metric)
     return judged
 
 
@@ -146,9 +141,8 @@ def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> 
     for key, groups in sweeps_of(studies[0], verdicts[0]).items():
         if list(groups) != [""]:
             continue
-        by_rung = [
-            optimum_of(*rung, key, groups[""]) for rung in zip(studies, verdicts, strict=True)
-        ]
+        rungs = zip(studies, verdicts, strict=True)
+        by_rung = [optimum_of(*rung, key, groups[""]) for rung in rungs]
         found = [(n, optimum) for n, optimum in enumerate(by_rung) if not isinstance(optimum, str)]
         optima[key] = {"by_rung": by_rung}
         if len(found) > 1:

@@ -12,15 +12,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data
-from transformer_jax.studies.cells import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    OUT_OF_MEMORY,
-    OUTCOMES,
-    UNREADABLE,
-    Cell,
-)
+from transformer_jax.studies.cells import DONE, ENDED, FAILED, OUTCOMES, UNREADABLE, Cell
 from transformer_jax.studies.design import Design, gate_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
 from transformer_jax.studies.referee import CannotTrain, Journal, Try, spelled
@@ -34,11 +26,7 @@ _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREA
 
 
 class TrainedPairs:
-    """Base and change, trained with the same seeds: the evidence of the referee.
-
-    Attributes:
-      cost: Costs of the change compared with the base, in words.
-    """
+    """Base and change, trained with the same seeds; `cost` compares them in words."""
 
     def __init__(
         self,
@@ -126,22 +114,21 @@ class TrainedPairs:
             state, reason = cell.state(), cell.reason()
             message = f"seed {cell.seed} {state} {reason}".rstrip()
             failed_here = state == FAILED and reason.startswith(_OF_THE_MACHINE)
-            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here:
+            if state not in ENDED or failed_here:
+                raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
+            if state != DONE:
                 if cell.arm == _BASE:
                     raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
                 raise CannotTrain(message)
-            if state != DONE:
-                raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
         """Returns change minus base of finished pairs; positive is better."""
-        sign = 1.0 if self._design.larger_is_better else -1.0
-        differences = []
-        for pair in map(self._pair, seeds):
-            if all(cell.state() == DONE for cell in pair):
-                base, change = (cell.means("validation")[self._design.metric] for cell in pair)
-                differences.append(sign * (change - base))
-        return differences
+        sign, metric = 1.0 if self._design.larger_is_better else -1.0, self._design.metric
+        return [
+            sign * (change.means("validation")[metric] - base.means("validation")[metric])
+            for base, change in map(self._pair, seeds)
+            if base.state() == change.state() == DONE
+        ]
 
     def _pair(self, seed: int) -> list[Cell]:
         return [self._arms[name].cell(self._root, seed) for name in (_BASE, _CHANGE)]

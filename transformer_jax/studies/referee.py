@@ -41,10 +41,8 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
     """Returns the evidence that the mean of independent normal differences is above 0, [...].
 
     1 is no evidence, and the value without seeds or for differences that are equal up to rounding.
-
-    Args:
-      differences: [..., n], over n seeds, larger is better.
-      prior: Variance of the effect, in squared deviations of a difference.
+    `differences` are [..., n] over n seeds; `prior` is the variance of the effect, in squared
+    deviations of a difference.
     """
     d = np.asarray(differences, float)
     n = d.shape[-1]
@@ -300,9 +298,7 @@ class Referee:
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
         """Tries a change or continues its try; a decided one is only reported.
 
-        Args:
-          change: Full key -> text of the value.
-          budget: Seconds after which no further pair begins.
+        `budget` is the number of seconds after which no further pair begins.
 
         Returns:
           The journal's entry of its end, with `known` if nothing was trained now.

@@ -127,11 +127,9 @@ def judge_in(
 ) -> list[Result]:
     """Judges scores as `judge` does, as a further look if the folder has earlier ones.
 
-    Args:
-      folder: Folder for verdicts.json, report.md, report.html, the forest plot and register.jsonl.
-      rows: See judge.
-      earlier_looks: Number of seeds of each earlier look that is in no register.
-      **asked: Base, margin, larger_is_better and further arguments of judge.
+    The folder gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
+
+    Args: as in judge; `earlier_looks` are those that are in no register.
 
     Raises:
       InvalidInput: The folder contains something else, or see judge.

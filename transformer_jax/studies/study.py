@@ -102,13 +102,7 @@ _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate"
 
 
 class Study:
-    """A study's directory.
-
-    Attributes:
-      path: Path of the directory.
-      root: Folder whose `cells` it shares with other studies.
-      record: Content of study.json; {} before the first cell.
-    """
+    """The study in the directory `path`; `record` is study.json, {} before the first cell."""
 
     def __init__(self, path: str | Path) -> None:
         """Reads study.json, if there is one."""
@@ -156,7 +150,7 @@ class Study:
 
     @property
     def root(self) -> Path:
-        """The directory that holds `cells`."""
+        """The directory that holds `cells`, shared with other studies."""
         return Path(os.path.normpath(self.path.absolute() / self.record["root"]))
 
     @property

@@ -81,10 +81,7 @@ class StudyProgress:
     """Progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
-        """Starts the clock, with the expected seconds of each cell that has to run.
-
-        `total` is the number of all cells, including those that need not run.
-        """
+        """Starts the clock, with the expected seconds of cells that have to run, of `total`."""
         self._progress, self._expected, self._total = progress, dict(seconds), total
         self._already = total - len(seconds)
         self._shares = dict.fromkeys(seconds, 0.0)
