@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.files import as_plain, replace, write_json
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies import tables
@@ -20,7 +21,7 @@ from transformer_jax.studies.judging import judge_study
 from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE, Outcome
 from transformer_jax.studies.scores import Result, judge, outcomes_of
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
-from transformer_jax.studies.study import Register, Study, now
+from transformer_jax.studies.study import NAME, Study, now
 from transformer_jax.studies.tables import as_markdown, signed, spell, spell_interval
 
 # ---------------------------------------------------------------- a page in two forms
@@ -117,7 +118,7 @@ def _plain(text: str) -> str:
 
 # ---------------------------------------------------------------- scores of other code
 
-SCORES = "scores"  # an event of the register: a look at scores of other code
+_SCORES = "scores"  # an event of the register: a look at scores of other code
 _WRITTEN = ("verdicts.json", "report.md", "report.html")
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
@@ -134,9 +135,11 @@ def judge_in(
     Raises:
       InvalidInput: The folder contains something else, or see judge.
     """
-    register = Register(folder)
-    shown = [row for row in register.rows() if row["event"] == SCORES]
+    register = AppendedRows(folder, NAME)
+    rows_before = register.rows()
+    shown = [row for row in rows_before if row.get("event") == _SCORES]
     present = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
+    present += [NAME] if rows_before else []
     if present and not shown:
         raise InvalidInput(
             f"--workdir={folder}: {present[0]} of something else is there; choose another folder"
@@ -169,7 +172,7 @@ def judge_in(
     if not is_known:
         words = {result.arm: result.reason for result in results}
         register.add(
-            {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
+            {"event": _SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
     write_json(folder, "verdicts.json", as_plain(results))
     page = Page(f"What differs from {base}?")
