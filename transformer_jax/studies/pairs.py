@@ -4,7 +4,6 @@ Scores are those of the validation split, so that nobody selects on the test spl
 """
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from transformer_jax.config_files import changed, flatten, refuse_foreign_modules
 from transformer_jax.errors import InvalidInput, Stop
@@ -34,7 +33,6 @@ class TrainedPairs:
         this: Try,
         progress: Progress,
         stop: StopSignal,
-        root: Path,
         allow: Collection[str],
     ) -> None:
         """Prepares base and change; `allow` are the modules of the base that may be imported.
@@ -44,7 +42,7 @@ class TrainedPairs:
             that is not allowed.
         """
         self._where, self._told = journal.path, spelled(this.change)
-        self._progress, self._stop, self._root = progress, stop, root
+        self._progress, self._stop = progress, stop
         asked = journal.begun or {}
         config = changed(journal.config(), texts=this.base)
         refuse_foreign_modules(config, allow)
@@ -131,7 +129,7 @@ class TrainedPairs:
         ]
 
     def _pair(self, seed: int) -> list[Cell]:
-        return [self._arms[name].cell(self._root, seed) for name in (_BASE, _CHANGE)]
+        return [self._arms[name].cell(self._where, seed) for name in (_BASE, _CHANGE)]
 
     def _refuse(self, why: str) -> None:
         raise InvalidInput(f"--change={self._told}: {why}")
