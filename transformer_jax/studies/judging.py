@@ -189,7 +189,7 @@ def at_an_end(
 ) -> str:
     """Returns why a metric leaves no room between the scores of two arms' seeds, or "".
 
-    `best` is the best possible score and `floor` that of a guess without input; None if unknown.
+    `best` and `floor` are those of best_and_guess.
     """
     if not len(base) or not len(arm):
         return ""

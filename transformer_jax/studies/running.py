@@ -190,7 +190,11 @@ class Launch:
         self.root = Path(root) if root else default_root
         if cluster is not None:  # refused before anything is sealed
             cluster.executor(inside(study.path, "jobs"))
-        study.refuse_other_base(design)
+        if study.record and study.base not in design.arms:
+            raise InvalidInput(
+                f"--workdir={study.path}: it holds a study of {', '.join(study.arms)} with the "
+                f"base {study.base!r}, which is no arm any more; choose another --workdir"
+            )
         refuse_what_is_not_installed(design.config_of(design.base))
         arms_before = study.record.get("arms", {})
         is_the_same = study.record and not changed_since(study.sealed, design.sealed())

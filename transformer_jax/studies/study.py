@@ -262,14 +262,6 @@ class Study:
 
     # ---- writing
 
-    def refuse_other_base(self, design: Design) -> None:
-        """Raises InvalidInput if the directory has a study whose baseline is no arm of a design."""
-        if self.record and self.base not in design.arms:
-            raise InvalidInput(
-                f"--workdir={self.path}: it holds a study of {', '.join(self.arms)} with the base "
-                f"{self.base!r}, which is no arm any more; choose another --workdir"
-            )
-
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
         """Writes study.json and returns the changes since it was sealed, in words.
 
