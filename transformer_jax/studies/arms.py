@@ -213,8 +213,8 @@ class Arm:
       changes: Changes to the baseline, including matched and tuned values.
       config: Config with seed 0.
       data: Digest of the task's data.
-      hash: Name of the folder of its cells.
       matched: Option that was solved for, with its value.
+      hash: Name of the folder of its cells, see find_folder.
     """
 
     name: str
@@ -223,8 +223,8 @@ class Arm:
     prepared: Prepared
     cost: Cost
     data: str
+    matched: dict[str, int]
     hash: str = ""
-    matched: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def cell(self, root: Path, seed: int) -> Cell:
         """Returns its run of a seed, below the folder that contains `cells`."""
@@ -262,9 +262,11 @@ class ArmBuilder:
     def make(self, name: str, arm: str, more: Mapping[str, Any]) -> Arm:
         """Builds an arm, or a trial of its tuning with the changes `more`."""
         config, changes = self.design.config_of(arm, more), {**self.design.arms[arm], **more}
+        field = self.design.match and self.design.match.field
+        matched = {key: value for key, value in more.items() if key == field}
         task, digest = self._data(config)
         prepared = prepare(config, task=task)
-        return Arm(name, changes, config, prepared, cost_of(prepared), digest)
+        return Arm(name, changes, config, prepared, cost_of(prepared), digest, matched)
 
     def arms(self) -> dict[str, Arm]:
         """Returns all arms of the design, matched if it says so."""
@@ -273,7 +275,6 @@ class ArmBuilder:
         for name in self.design.others:
             matched = self._matched(name, base.cost) if self.design.match else {}
             made[name] = self.make(name, name, matched)
-            made[name].matched = matched
         return {name: made[name] for name in self.design.arms}
 
     def _matched(self, name: str, base: Cost) -> dict[str, int]:

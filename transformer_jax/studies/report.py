@@ -317,7 +317,7 @@ def _costs(page: Page, study: Study) -> None:
     heads += [counted, "updates", "memory, MiB", "tuning runs"]
     page.table(heads, rows, "What each arm costs")
     apart = tables.unmatched(costs, study.base).items()
-    page.bullets(f"{name}: {differences} compared with the base" for name, differences in apart)
+    page.bullets(f"{name}: {differences} from the base's" for name, differences in apart)
     matched = {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
     page.bullets(f"{name}: {solved} solved for" for name, solved in matched.items())
 

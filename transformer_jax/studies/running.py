@@ -236,10 +236,8 @@ class Launch:
         tuning = self.design.tuning
         for name, stored in self.study.record.get("arms", {}).items():
             if name in self.arms and tuning and stored.get("tuning", {}).get("key") == tuning.key:
-                matched = self.arms[name].matched
-                tuned = {tuning.key: stored["tuning"]["chosen"]}
-                self.arms[name] = self.builder.make(name, name, {**matched, **tuned})
-                self.arms[name].matched = matched
+                more = {**self.arms[name].matched, tuning.key: stored["tuning"]["chosen"]}
+                self.arms[name] = self.builder.make(name, name, more)
         for arm in self.arms.values():
             arm.find_folder(members)
 
