@@ -1,6 +1,5 @@
 """Studies end to end: plan, seal, cells, pairs, failures, top-ups, verdicts."""
 
-import dataclasses
 import json
 import math
 import shutil
@@ -598,7 +597,7 @@ def test_a_key_without_effect_is_named(tmp_path):
 def test_a_tuned_value_that_the_file_has_already_is_no_idle_change():
     """At a second launch the base may be tuned to another value, and an arm to the file's."""
     tuning = {"key": "optimizer.learning_rate", "grid": (1e-3, 2e-3, 4e-3)}
-    design = dataclasses.replace(quick("model.position=none"), tuning=Tuning(**tuning))
+    design = quick("model.position=none").model_copy(update={"tuning": Tuning(**tuning)})
     builder = ArmBuilder(design)
     rate = design.config.optimizer.learning_rate
     values = {design.base: 2 * rate, "position=none": rate}
