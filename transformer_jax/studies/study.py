@@ -271,7 +271,7 @@ class Study:
         sealed = design.sealed()
         if not self.record:
             seal = {"sealed": sealed, "seal": seal_of(sealed), "sealed_at": now()}
-            self.record = {"version": __version__, **seal, "seeds": []}
+            self.record = {"version": __version__, **seal}
         changed = changed_since(self.sealed, sealed)
         refused = [f"{key} changed after the first cell" for key in changed]
         # A change that was taken back is in looks.jsonl, if its verdicts were shown.
