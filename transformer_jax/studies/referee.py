@@ -23,7 +23,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.statistics import paired_t
+from transformer_jax.studies.statistics import ALPHA, paired_t
 from transformer_jax.studies.study import now
 
 # ---------------------------------------------------------------- evidence
@@ -59,11 +59,11 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
     return np.where((total == 0) | is_one, 1.0, np.exp(np.minimum(log_e, 700)))
 
 
-def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
-    """Returns an anytime-valid confidence interval for the mean of n differences.
+def anytime_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Returns an anytime-valid 95 % confidence interval for the mean of n differences.
 
-    It contains every mean for which both one-sided e-values are below 2 / level. The probability
-    that it excludes the true mean at any number of seeds is at most `level`.
+    It contains every mean for which both one-sided e-values are below 2 / 0.05. The probability
+    that it excludes the true mean at any number of seeds is at most 5 %.
     """
     d = np.asarray(differences, float)
     if len(d) < 2 or np.ptp(d) == 0:
@@ -72,7 +72,7 @@ def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple
 
     def end(sign: int) -> float:
         def excess(shift: float) -> float:
-            return float(np.log(e_value(sign * (d - d.mean()) + shift))) - math.log(2 / level)
+            return float(np.log(e_value(sign * (d - d.mean()) + shift))) - math.log(2 / ALPHA)
 
         return float(optimize.brentq(excess, 0, wide)) if excess(wide) > 0 else math.inf
 

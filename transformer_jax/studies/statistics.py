@@ -137,8 +137,8 @@ def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | No
     return math.exp(x_3[1] - b / (2 * c)) if c > 0 else float(values[best])
 
 
-def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) -> Optimum | str:
-    """Returns the minimum of a parabola over the logarithm, with Fieller's interval.
+def optimum(values: Sequence[float], losses: np.ndarray) -> Optimum | str:
+    """Returns the minimum of a parabola over the logarithm, with Fieller's 95 % interval.
 
     The parabola goes through the best value and its neighbours (or the three values at that end of
     the grid). The slope b + 2 c x of the means is 0 at the minimum x; the interval holds every x at
@@ -147,7 +147,6 @@ def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) ->
     Args:
       values: Grid of V >= 3 positive values, ascending.
       losses: [S, V] of S >= 2 seeds, smaller is better.
-      level: 1 minus the coverage.
 
     Returns:
       The optimum, or a phrase saying why there is none.
@@ -163,7 +162,7 @@ def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) ->
     residuals = y_SV - y_SV.mean(0) - y_SV.mean(1, keepdims=True) + y_SV.mean()
     freedom = 2 * (len(y_SV) - 1)
     variance = float((residuals**2).sum()) / freedom / len(y_SV)
-    squared_t = float(stats.t.ppf(1 - level / 2, freedom)) ** 2
+    squared_t = float(stats.t.ppf(1 - ALPHA / 2, freedom)) ** 2
     (cc, cb), (_, bb) = squared_t * variance * to_coefficients @ to_coefficients.T
     of_square, of_x = 4 * (c * c - cc), 4 * (b * c - cb)
     if not of_square > 0:
