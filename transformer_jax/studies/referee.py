@@ -138,7 +138,7 @@ class Try(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Returns whether it ended as a part of the base."""
+        """Whether it ended as a part of the base."""
         return self.ended is not None and self.ended["outcome"] == KEPT
 
 
@@ -166,7 +166,7 @@ class Journal:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """Returns the settings fixed at the beginning, or None before it."""
+        """The settings fixed at the beginning, or None before it."""
         rows = [row for row in self._rows.rows() if row["event"] == "begun"]
         return rows[-1] if rows else None
 

@@ -162,13 +162,11 @@ def judge_in(
     is_known = looks.pop(json.dumps([held, now_asked], sort_keys=True), None) is not None
     counts = [len(row["outcomes"][base]) for row in looks.values()]
     families = [
-        len(row["outcomes"]) - 1
-        if row["asked"].get("primary") is None
-        else len(row["asked"]["primary"])
+        len(row["outcomes"]) - 1 if (chosen := row["asked"]["primary"]) is None else len(chosen)
         for row in looks.values()
     ]
-    widest = max(families, default=0)
-    results = judge(rows, earlier_looks=[*earlier_looks, *counts], family=widest, **asked)
+    looks_before = [*earlier_looks, *counts]
+    results = judge(rows, earlier_looks=looks_before, family=max(families, default=0), **asked)
     if not is_known:
         words = {result.arm: result.reason for result in results}
         register.add(

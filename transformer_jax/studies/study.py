@@ -345,7 +345,7 @@ class Study:
 
     @property
     def identity(self) -> list[str]:
-        """Returns seal and time of sealing, by which the register knows the study."""
+        """Seal and time of sealing, by which the register knows the study."""
         return [self.record["seal"], self.record["sealed_at"]]
 
     def verdicts(self) -> dict[str, Any]:
