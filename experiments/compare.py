@@ -42,17 +42,10 @@ def main(argv: list[str]) -> dict[str, Any]:
 def _judge(study: Study) -> dict[str, Any]:
     """Judges a study again from its current cells; returns the content of verdicts.json."""
     from transformer_jax.runs.progress import Progress
-    from transformer_jax.studies.judging import judge_study
-    from transformer_jax.studies.report import write_report
-    from transformer_jax.studies.tables import show_verdicts
+    from transformer_jax.studies.report import judge_and_report
 
     study.refuse_lost_cells()
-    verdicts = judge_study(study)
-    study.write_scores()
-    report = write_report(study)
-    show_verdicts(study, verdicts, Progress())
-    print(f"report  {report}")
-    return verdicts
+    return judge_and_report(study, Progress())
 
 
 def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def main(argv: list[str]) -> Any:
             allow |= own_modules(arguments.config)
         referee = Referee(
             journal,
-            lambda this: TrainedPairs(journal, this, progress, stop, journal.path, allow),
+            lambda this: TrainedPairs(journal, this, progress, stop, allow),
             progress,
         )
         outcome = referee.attempt(change, budget)

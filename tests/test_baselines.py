@@ -177,7 +177,7 @@ def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     design = load_design(study_file(tmp_path / "b", gate=gate))
     assert design.sealed()["gate"] == ["2-gram", "12 updates"]
     scores = {"2-gram": {"test": {"loss": 2.5}}, "4-gram": {"test": {"loss": 1.8}}}
-    found = gate_of(design.gate, "4-gram", scores)
+    found = gate_of(design.sealed()["gate"], "4-gram", scores)
     assert (found["method"], found["metric"], found["split"]) == ("2-gram", "loss", "test")
     assert (found["score"], found["reason"]) == (2.5, "12 updates")
     assert gate_of(None, "4-gram", scores)["score"] == 1.8

@@ -317,7 +317,7 @@ def test_a_short_run_is_evaluated_often_enough_and_a_dry_run_writes_nothing(tmp_
 def test_margin_and_gate_may_be_given_with_arms(tmp_path):
     arms = ["model.depth=1"]
     design = load_design(TINY, {}, arms, margin=0.05, gate="1-gram")
-    assert (design.margin, design.gate[0]) == (0.05, "1-gram")
+    assert (design.margin, design.gate.by) == (0.05, "1-gram")
     assert design.question == "How does the loss depend on depth?"
     flags = (f"--config={TINY}", f"--workdir={tmp_path}")
     refused(attempt("ablate", *flags), "get_arms", "--arm")

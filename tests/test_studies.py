@@ -1,6 +1,5 @@
 """Studies end to end: plan, seal, cells, pairs, failures, top-ups, verdicts."""
 
-import dataclasses
 import json
 import math
 import shutil
@@ -545,7 +544,7 @@ def test_until_something_was_trained_the_seal_may_change(tmp_path, monkeypatch):
 def test_a_tuned_value_that_the_file_has_already_is_no_idle_change():
     """At a second launch the base may be tuned to another value, and an arm to the file's."""
     tuning = Tuning(key="optimizer.learning_rate", grid=(1e-3, 2e-3, 4e-3))
-    design = dataclasses.replace(quick("model.position=none"), tuning=tuning)
+    design = quick("model.position=none").model_copy(update={"tuning": tuning})
     builder, rate = ArmBuilder(design), design.config.optimizer.learning_rate
     arms = {
         name: builder.make(name, name, {tuning.key: value})

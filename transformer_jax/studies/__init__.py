@@ -6,16 +6,19 @@ load_study("runs/positions").frame()
 """
 
 import importlib
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax.studies.design import Design, load_design
+    from transformer_jax.studies.running import run
     from transformer_jax.studies.study import Study, load_study
 
 __all__ = ["Design", "Study", "load_design", "load_study", "run"]
-_HOMES = {"Design": "design", "load_design": "design", "Study": "study", "load_study": "study"}
+_HOMES = {
+    **dict.fromkeys(("Design", "load_design"), "design"),
+    **dict.fromkeys(("Study", "load_study"), "study"),
+    "run": "running",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -23,10 +26,3 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"transformer_jax.studies has no name {name!r}; it has {__all__}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def run(design: "Design", workdir: str | Path, seeds: Sequence[int], **options: Any) -> "Study":
-    """Runs the missing cells of a study and judges it, see `running.run`; needs jax."""
-    from transformer_jax.studies import running
-
-    return running.run(design, workdir, seeds, **options)

@@ -28,7 +28,6 @@ from transformer_jax.runs.provenance import surroundings
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.design import Design
-from transformer_jax.studies.tables import spell_share
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.objectives import safe_mean, score_batch
@@ -41,13 +40,11 @@ _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a p
 
 
 class Cost(NamedTuple):
-    """The size of an arm and the cost of its training.
+    """The number of parameters of an arm, and the cost of its training.
 
     Attributes:
-      parameters: Number of parameters.
       without_embeddings: Number of parameters outside token and position tables.
       flops: FLOPs of training on one token (or example), in matrix products alone.
-      updates: Number of updates.
       counted: Number of tokens (or examples) in training.
     """
 
@@ -71,19 +68,6 @@ def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
     """Returns the arms that are scored on different examples from the base's."""
     hashes = {name: arm.prepared.task.facts.get("sha256") for name, arm in arms.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
-
-
-def unmatched(arms: Mapping[str, "Arm"], base: str) -> dict[str, str]:
-    """Maps each arm whose cost differs from the base's by more than 2 % to the differences."""
-    found = {}
-    for name, arm in arms.items():
-        shares = [
-            f"{what} {share}"
-            for what in ("parameters", "flops", "counted", "updates")
-            if (share := spell_share(getattr(arm.cost, what), getattr(arms[base].cost, what)))
-        ]
-        found |= {name: ", ".join(shares)} if shares else {}
-    return found
 
 
 # ---------------------------------------------------------------- making arms equal
@@ -114,11 +98,11 @@ def matched_value(
 
 
 class Probe(NamedTuple):
-    """Values of one arm before training, by parameter path or for the first batch.
+    """Values of one arm before training, for seed 0 and its first batch.
 
     Attributes:
-      params: Initial values for seed 0.
-      gradients: Gradients of the loss.
+      params: Initial values, by parameter path.
+      gradients: Gradients of the loss, by parameter path.
       logits: Logits in float64.
       loss: Nats per target.
       input_rms: Root mean square of the input of the first block.
@@ -143,15 +127,11 @@ def probe(prepared: Prepared) -> Probe:
         tokens = np.array(batch["inputs"]["tokens"])
         tokens[..., -1] = (tokens[..., -1] + 1) % prepared.task.sizes["vocab_size"]
         changed = [{**batch["inputs"], "tokens": tokens}]
-    loss, gradients, logits, entering, ahead = _look(prepared.model)(params, batch, changed)
-    return Probe(
-        params=by_path(jax.device_get(params)),
-        gradients=by_path(jax.device_get(gradients)),
-        logits=np.asarray(logits, np.float64),
-        loss=float(loss),
-        input_rms=float(entering),
-        sees_ahead=float(ahead) if changed else None,
-    )
+    gradients, logits, *numbers = _look(prepared.model)(params, batch, changed)
+    params, gradients = (by_path(jax.device_get(tree)) for tree in (params, gradients))
+    loss, input_rms, ahead = map(float, numbers)
+    logits = np.asarray(logits, np.float64)
+    return Probe(params, gradients, logits, loss, input_rms, ahead if changed else None)
 
 
 @functools.lru_cache(maxsize=32)
@@ -179,7 +159,7 @@ def _look(model: Any) -> Callable:
         stacked = jax.tree.map(lambda *values: jnp.stack(values), batch["inputs"], *changed)
         logits, entering = jax.lax.map(forward, stacked)
         ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max() if changed else jnp.nan
-        return loss, gradients, logits[0], entering[0], ahead
+        return gradients, logits[0], loss, entering[0], ahead
 
     quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     return jax.jit(look, compiler_options=quickly)
@@ -196,11 +176,8 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
       `gradient`: norm of the difference over the baseline's norm, for shared parameters;
       `input_rms` and `sees_ahead` of the arm. None stands for values that are not finite.
     """
-    shared = [
-        path
-        for path, value in arm.params.items()
-        if path in base.params and base.params[path].shape == value.shape
-    ]
+    shapes = {path: value.shape for path, value in base.params.items()}
+    shared = [path for path, value in arm.params.items() if shapes.get(path) == value.shape]
     equal = [path for path in shared if np.array_equal(arm.params[path], base.params[path])]
     gradient = math.sqrt(sum(((arm.gradients[p] - base.gradients[p]) ** 2).sum() for p in shared))
     size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
@@ -210,7 +187,7 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
         "only_here": [path for path in arm.params if path not in shared],
         "only_base": [path for path in base.params if path not in shared],
         "paired": sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
-        "logits": float(logits),
+        "logits": logits,
         "loss": arm.loss - base.loss,
         "gradient": gradient / size if size else math.nan,
         "input_rms": arm.input_rms,
@@ -236,8 +213,8 @@ class Arm:
       changes: Changes to the baseline, including matched and tuned values.
       config: Config with seed 0.
       data: Digest of the task's data.
-      hash: Name of the folder of its cells.
       matched: Option that was solved for, with its value.
+      hash: Name of the folder of its cells, see find_folder.
     """
 
     name: str
@@ -246,8 +223,8 @@ class Arm:
     prepared: Prepared
     cost: Cost
     data: str
+    matched: dict[str, int]
     hash: str = ""
-    matched: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def cell(self, root: Path, seed: int) -> Cell:
         """Returns its run of a seed, below the folder that contains `cells`."""
@@ -282,30 +259,28 @@ class ArmBuilder:
             self._tasks[key] = task, digest_of(task)
         return self._tasks[key]
 
-    def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
+    def make(self, name: str, arm: str, more: Mapping[str, Any]) -> Arm:
         """Builds an arm, or a trial of its tuning with the changes `more`."""
-        config, changes = (
-            self.design.config_of(arm, more),
-            {**self.design.arms[arm], **(more or {})},
-        )
+        config, changes = self.design.config_of(arm, more), {**self.design.arms[arm], **more}
+        field = self.design.match and self.design.match.field
+        matched = {key: value for key, value in more.items() if key == field}
         task, digest = self._data(config)
         prepared = prepare(config, task=task)
-        return Arm(name, changes, config, prepared, cost_of(prepared), digest)
+        return Arm(name, changes, config, prepared, cost_of(prepared), digest, matched)
 
     def arms(self) -> dict[str, Arm]:
         """Returns all arms of the design, matched if it says so."""
-        base = self.make(self.design.base, self.design.base)
+        base = self.make(self.design.base, self.design.base, {})
         made = {self.design.base: base}
         for name in self.design.others:
-            matched = (
-                self._matched(name, base.cost, *self.design.match) if self.design.match else {}
-            )
+            matched = self._matched(name, base.cost) if self.design.match else {}
             made[name] = self.make(name, name, matched)
-            made[name].matched = matched
         return {name: made[name] for name in self.design.arms}
 
-    def _matched(self, name: str, base: Cost, what: str, field: str) -> dict[str, int]:
-        """Returns the option `field` with the value at which an arm costs as much as the base."""
+    def _matched(self, name: str, base: Cost) -> dict[str, int]:
+        """Returns the option to solve for, with the value at which an arm costs as the base."""
+        assert self.design.match is not None
+        what, field = self.design.match.by, self.design.match.field
         if field in self.design.arms[name]:
             raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
         if name in self._solved:
@@ -380,7 +355,7 @@ class ArmBuilder:
             rest = {k: v for k, v in own.items() if k != key}
             rest |= {key: base_values[key]} if key in base_values else {}
             try:
-                config = dataclasses.replace(self.design, arms={"": rest}).config_of("", solved)
+                config = self.design.model_copy(update={"arms": {"": rest}}).config_of("", solved)
                 is_read = _hash_of(config, self._data(config)[1], 1) != arm_hash
             except InvalidInput:  # the other changes need it
                 continue

@@ -46,16 +46,10 @@ def cell_hash(
 ) -> tuple[str, dict[str, Any]]:
     """Returns the name of a cell's folder, and the facts that it was made from.
 
-    These are the options that the chosen components read and that are not at their default, data,
-    numerics, user-defined files, initial weights, hooks that intervene, packages, flags of jax and
-    XLA, the device, and the number of members trained at a time.
-
-    Args:
-      config: Config of the arm; its seed is ignored.
-      data: Digest of the task's data.
-      members: Number of members trained at a time, see training.program.
-      around: Device, packages and environment, as in a manifest.
-      initial: Hashes of the files with initial weights, by option.
+    These are the options that the chosen components read and that are not at their default, except
+    the seed; the digest `data` of the task's data; numerics, user-defined files and hooks that
+    intervene; the number of members trained at a time, see training.program; packages, flags of jax
+    and XLA and the device of `around`, a manifest; and hashes of initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
     options = options_read(flat)
@@ -129,13 +123,7 @@ def cell_path(root: Path, folder: str, seed: int) -> Path:
 
 
 class Cell(NamedTuple):
-    """One arm with one seed.
-
-    Attributes:
-      arm: Name of the arm.
-      seed: Seed of the run.
-      path: Directory of the run.
-    """
+    """One arm with one seed, and the directory of its run."""
 
     arm: str
     seed: int

@@ -38,22 +38,21 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
     return sweeps
 
 
-def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a chart of the score over each swept option, a line for each group of arms."""
-    charts = []
+def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Returns swept option -> a line of scores over it for each group of arms.
+
+    A line has `name`, `x`, and `mean`, `low`, `high` over seeds.
+    """
+    lines: dict[str, list[dict[str, Any]]] = {}
     for key, groups in sweeps_of(study, verdicts).items():
-        series: list[dict[str, Any]] = []
-        for index, (group, arms) in enumerate(groups.items()):
+        for group, arms in groups.items():
             by_arm = [verdicts["values"][arm]["by_seed"].values() for arm in arms]
             scores = [[score for score in by_seed if score is not None] for by_seed in by_arm]
-            line = {"name": group or study.metric, "index": index}
-            line["x"] = [study.value_of(arm, key) for arm in arms]
+            line = {"name": group or study.metric, "x": [study.value_of(arm, key) for arm in arms]}
             line["mean"] = [float(np.mean(of_arm)) for of_arm in scores]
-            series.append({**line, "low": [*map(min, scores)], "high": [*map(max, scores)]})
-        is_log = all(x > 0 for line in series for x in line["x"])
-        label = f"test {study.metric}"
-        charts.append({"series": series, "xLabel": key, "yLabel": label, "logX": is_log})
-    return charts
+            line |= {"low": [*map(min, scores)], "high": [*map(max, scores)]}
+            lines.setdefault(key, []).append(line)
+    return lines
 
 
 def optimum_of(

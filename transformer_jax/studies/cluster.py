@@ -12,12 +12,9 @@ KINDS = ("slurm", "local")
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Target of the jobs.
+    """Target of the jobs: Slurm or local processes, with parameters of submitit's executor.
 
-    Attributes:
-      kind: slurm, or local for processes of this machine.
-      cells_per_job: Largest number of cells in a job, of one structure if possible.
-      parameters: Parameters of submitit's executor: timeout_min, slurm_partition, ...
+    A job has at most `cells_per_job` cells, of one arm if possible.
     """
 
     kind: str

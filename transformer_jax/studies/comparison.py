@@ -27,11 +27,9 @@ _RESULTS = ("status", "step", "parameters")
 
 
 class Comparison:
-    """Some runs and one metric.
+    """Some runs, by name, and one metric, a key of metrics.jsonl.
 
     Attributes:
-      runs: Name -> directory.
-      metric: A key of metrics.jsonl.
       columns: Name -> config values and results.
       arms: Name -> the runs of one config, by seed.
       metric_facts: Stored facts about metrics, see measuring.facts_of_metrics.
@@ -159,9 +157,8 @@ class Comparison:
             ]
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
-            mean, interval, _ = paired_interval(d, ALPHA / len(others))
-            shown = {"name": name, "mean": mean, "differences": d, "seeds": seeds}
-            intervals.append({**shown, "interval": interval})
+            found = paired_interval(d, ALPHA / len(others))._asdict()
+            intervals.append({"name": name, "differences": d, "seeds": seeds, **found})
         return intervals
 
     # ---- the page
@@ -171,21 +168,20 @@ class Comparison:
         page = Page(f"{len(self.runs)} runs compared by {self.metric}")
         page.paragraph(self.verdict())
         page.bullets(f"warning: {text}" for text in self.warnings())
-        page.heading("Arms")
         rows = [
             [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
             for arm, by_seed in self.arms.items()
         ]
-        page.table(["arm", "seeds", "runs"], rows)
+        page.table(["arm", "seeds", "runs"], rows, "Arms")
         if pairs := [] if self.scored_otherwise() else self.paired():
-            page.heading("Paired differences")
             rows = []
             for pair in pairs:
                 by_seed = zip(pair["seeds"], pair["differences"], strict=True)
                 differences = ", ".join(f"{seed}: {d:+.4f}" for seed, d in by_seed)
                 interval = tables.spell_interval(pair["interval"])
                 rows.append([pair["name"], tables.signed(pair["mean"]), interval, differences])
-            page.table(["arm", "mean", "95 % interval, together", "by seed"], rows)
+            heads = ["arm", "mean", "95 % interval, together", "by seed"]
+            page.table(heads, rows, "Paired differences")
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
             from transformer_jax.studies.figures import curves_figure, curves_of
 
@@ -196,16 +192,14 @@ class Comparison:
             picture = io.BytesIO()
             curves_figure(curves_of(runs, self.metric), self.metric).savefig(picture, format="svg")
             page.figure("curves.svg", picture.getvalue(), f"{self.metric} over the updates")
-        page.heading("What differed, and what came out")
-        page.table(["", *self.columns], self.rows())
-        page.heading("Code and environment")
+        page.table(["", *self.columns], self.rows(), "What differed, and what came out")
         shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
         rows = []
         for key in (*shown, "own_rows", "members"):
             values = [run.manifest.get(key) for run in self._facts.values()]
             if _differ(values):
                 rows.append([key, *[json.dumps(value) for value in values]])
-        page.table(["", *self.runs], rows)
+        page.table(["", *self.runs], rows, "Code and environment")
         page.paragraph("" if rows else "The same code, packages and device.")
         return page.html()
 

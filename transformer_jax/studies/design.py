@@ -4,11 +4,9 @@ A study is read from a config file that defines get_config() (the baseline), get
 changed options) and get_study(), or made from `--arm`. Nothing here imports jax.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -48,11 +46,8 @@ def gate_of(
 ) -> dict[str, Any] | None:
     """Returns the gate: a simple method that a baseline has to beat, or None if none is known.
 
-    Args:
-      asked: Method and reason that a study sealed, or None for the task's usual method.
-      usual: The usual method of the task, or None if it has none.
-      scores: Method -> split -> metric -> score.
-      split: Split that method and baseline are scored on.
+    It is the method of `asked`, the sealed (method, reason), or else the task's usual one. `scores`
+    are method -> split -> metric -> score.
 
     Raises:
       InvalidInput: The sealed method does not apply to the task.
@@ -80,10 +75,8 @@ Text = Annotated[str, Len(1)]
 class Tuning(BaseModel, extra="forbid", frozen=True):
     """The option that every arm tunes for itself.
 
-    Attributes:
-      key: The option.
-      grid: Values that every arm tries, > 0, ascending by about equal factors.
-      seeds: Seeds of the trials; no verdict uses them.
+    Every arm tries all values of the grid, which ascend by about equal factors, with these seeds;
+    no verdict uses them.
     """
 
     key: str
@@ -110,8 +103,27 @@ class Gate(BaseModel, extra="forbid"):
     reason: Text
 
 
-class StudyFile(BaseModel, extra="forbid"):
-    """The entries of get_study(); see Design for their meaning."""
+class StudyFile(BaseModel, extra="forbid", frozen=True):
+    """The entries of get_study(), which are sealed, except `supersedes`.
+
+    Attributes:
+      question: The question, in one sentence.
+      prediction: The author's expectation.
+      metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
+      margin: Smallest difference that matters, in the metric's unit.
+      margin_reason: Reason for the margin.
+      looks: Number of seeds of each planned look, ascending.
+      base: Name of the baseline, the arm that all others are compared with; the first if "".
+      tuning: The option that each arm tunes, or None if all have the baseline's options.
+      match: Arms are made equal in a cost by solving for an option.
+      primary: Arms that the question is about, () for all. Others get intervals but no words.
+      target: Score at which a run has solved its task. Arms are then compared by the number of
+        runs that reach it, and the updates until then.
+      gate: The simple method that the baseline has to beat before any verdict, or None for the
+        usual one of the task, see data/baselines.
+      expected: Arm -> lowest and highest predicted effect, + is better.
+      supersedes: Reason for asking the same question again.
+    """
 
     question: Text
     prediction: Text
@@ -119,17 +131,19 @@ class StudyFile(BaseModel, extra="forbid"):
     margin: Annotated[float, Gt(0), Field(allow_inf_nan=False)]
     margin_reason: Text
     looks: Annotated[tuple[Annotated[int, Ge(1)], ...], Len(1)] = (5,)
-    base: str | None = None
+    base: str = ""
     tuning: Tuning | None = None
     match: Match | None = None
-    primary: tuple[str, ...] | None = None
+    primary: tuple[str, ...] = ()
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     gate: Gate | None = None
     expected: dict[str, Range] = {}
-    supersedes: str | None = None
+    supersedes: str = ""
 
 
 def _read(content: Any, where: str) -> StudyFile:
+    if isinstance(content, dict):  # None is the same as leaving an entry out
+        content = {key: value for key, value in content.items() if value is not None}
     try:
         return StudyFile.model_validate(content)
     except ValidationError as error:
@@ -148,55 +162,22 @@ def _read(content: Any, where: str) -> StudyFile:
 # ---------------------------------------------------------------- a design
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Design:
-    """A study before any run.
-
-    All fields are sealed except exploratory, path, overrides and supersedes.
+class Design(StudyFile, arbitrary_types_allowed=True):
+    """A study before any run: what its file states, its arms, and its baseline's config.
 
     Attributes:
-      question: The question, in one sentence.
-      prediction: The author's expectation.
-      metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
-      margin: Smallest difference that matters, in the metric's unit.
-      margin_reason: Reason for the margin.
-      looks: Number of seeds of each planned look, ascending.
-      base: Name of the baseline, the arm that all others are compared with.
-      arms: Name -> changed options (full key -> value), the baseline included.
-      tuning: The option that each arm tunes, or None if all have the baseline's options.
-      match: (params or flops, option): arms are made equal in it by solving for the option.
-      primary: Arms that the question is about, () for all. Others get intervals but no words.
-      target: Score at which a run has solved its task. Arms are then compared by the number of
-        runs that reach it, and the updates until then.
-      gate: (method, reason): the simple method that the baseline has to beat before any verdict, or
-        None for the usual one of the task, see data/baselines.
-      expected: Arm -> lowest and highest predicted effect, + is better.
-      supersedes: Reason for asking the same question again.
-      config: The config that arms change, with the changes of the command line.
+      arms: Name -> changed options (full key -> value), the baseline included; sealed.
+      config: The config that arms change, with the changes of the command line; sealed.
       exploratory: Whether it was made on the command line.
       path: Path of the config file.
       overrides: Changes of the command line, full key -> text.
     """
 
-    question: str = ""
-    prediction: str = ""
-    metric: str
-    margin: float = 1.0
-    margin_reason: str = ""
-    looks: tuple[int, ...] = (5,)
-    base: str
-    arms: Mapping[str, Mapping[str, Any]]
-    tuning: Tuning | None = None
-    match: tuple[str, str] | None = None
-    primary: tuple[str, ...] = ()
-    target: float | None = None
-    gate: tuple[str, str] | None = None
-    expected: Mapping[str, Range] = dataclasses.field(default_factory=dict)
-    supersedes: str = ""
+    arms: dict[str, dict[str, Any]]
     config: ConfigDict
     exploratory: bool = False
     path: str = ""
-    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    overrides: dict[str, str] = {}
 
     @property
     def larger_is_better(self) -> bool:
@@ -244,6 +225,8 @@ class Design:
             "metric": f"test/{self.metric}",
             "base_config": {key: value for key, value in base.items() if key != "seed"},
             "tuning": self.tuning and self.tuning.model_dump(),
+            "match": self.match and [self.match.by, self.match.field],
+            "gate": self.gate and [self.gate.by, self.gate.reason],
         }
         return json.loads(json.dumps(sealed))
 
@@ -292,7 +275,7 @@ def load_design(
             )
         study, made = file.call("get_study"), file.call("get_arms")
     design = _checked(file.path, config, study, made)
-    return dataclasses.replace(design, exploratory=bool(arms), overrides=dict(overrides))
+    return design.model_copy(update={"exploratory": bool(arms), "overrides": dict(overrides)})
 
 
 def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
@@ -300,7 +283,6 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
     _check_arms(path, arms)
     study = _read(content, where)
     metric, base = study.metric.removeprefix("test/"), study.base or next(iter(arms))
-    primary = study.primary or ()
     others = [name for name in arms if name != base]
     if metric not in METRICS and not is_user_defined(metric):
         raise InvalidInput(
@@ -313,15 +295,15 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
         raise InvalidInput(f"{where}: looks={study.looks}: expected numbers of seeds, ascending")
     if base not in arms:
         raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
-    for what, names in (("primary", primary), ("expected", study.expected)):
+    for what, names in (("primary", study.primary), ("expected", study.expected)):
         for name in names:
             if name not in others:
                 near = suggest(name, others)
                 raise InvalidInput(
                     f"{where}: {what}: {name!r}: expected arms other than the baseline{near}"
                 )
-    if len(set(primary)) < len(primary):
-        raise InvalidInput(f"{where}: primary={primary}: expected each arm once")
+    if len(set(study.primary)) < len(study.primary):
+        raise InvalidInput(f"{where}: primary={study.primary}: expected each arm once")
     for name, ends in study.expected.items():
         numbers = [end for end in ends if end is not None]
         if not numbers or numbers != sorted(numbers):
@@ -337,16 +319,8 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
             f"{where}: gate: by={study.gate.by!r}: expected one of {', '.join(METHODS)}"
             f"{suggest(study.gate.by, METHODS)}"
         )
-    fields: dict[str, Any] = dict(study) | {
-        "metric": metric,
-        "base": base,
-        "tuning": study.tuning and check_tuning(where, study.tuning, flatten(config)),
-        "match": study.match and (study.match.by, study.match.field),
-        "primary": primary,
-        "gate": study.gate and (study.gate.by, study.gate.reason),
-        "supersedes": study.supersedes or "",
-    }
-    arms = {name: dict(changes) for name, changes in arms.items()}
+    tuning = study.tuning and check_tuning(where, study.tuning, flatten(config))
+    fields: dict[str, Any] = dict(study) | {"metric": metric, "base": base, "tuning": tuning}
     return Design(**fields, arms=arms, config=config, path=path).check_arms()
 
 
@@ -365,12 +339,7 @@ def _check_arms(path: str, arms: Any) -> None:
 
 
 def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
-    """Returns a tuning, with integers where its option takes them.
-
-    Args:
-      where: Place in the file, for messages.
-      tuning: The tuning.
-      flat: Options of the baseline.
+    """Returns a tuning, with integers if its option takes them; `flat` are the base's options.
 
     Raises:
       InvalidInput: The option does not exist or does not take all values, or the grid is uneven.
@@ -392,17 +361,6 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
     if wrong := [value for value in grid if not option.accepts(value)]:
         raise InvalidInput(f"{where}: grid: {key}={wrong[0]!r}: expected {option.allowed}")
     return tuning.model_copy(update={"grid": grid})
-
-
-def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
-    """Returns the agreement of an effect's interval with its predicted range, in words."""
-    if interval is None:
-        return "not known"
-    low, least = (-math.inf if pair[0] is None else pair[0] for pair in (ends, interval))
-    high, most = (math.inf if pair[1] is None else pair[1] for pair in (ends, interval))
-    if low <= least and most <= high:
-        return "as expected"
-    return "not as expected" if most < low or high < least else "open"
 
 
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
@@ -488,13 +446,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or several of these joined by x.
+    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or a product of these, joined by x.
 
-    Args:
-      text: Value of `flag`; x stands for the product.
-      flat: Options of the baseline.
-      whole_keys: Whether arms are named by full keys instead of their last parts.
-      flag: The flag, for messages.
+    `flat` are the baseline's options. With `whole_keys`, arms are named by full keys instead of
+    their last parts.
     """
     axes = []
     for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):

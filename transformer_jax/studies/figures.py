@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.pictures import plain_legend
-from transformer_jax.studies.charts import sweep_charts
+from transformer_jax.studies.charts import sweep_lines
 from transformer_jax.studies.study import Study
 
 _MOST_INSIDE = 6  # curves whose names do not cover them
@@ -23,9 +23,7 @@ _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0
 def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict[str, list]]:
     """Returns arm -> `step`, `mean`, `low`, `high` over seeds; only arms that have the metric.
 
-    Args:
-      runs: Arm -> directories of its seeds.
-      metric: A key of metrics.jsonl.
+    `runs` has the directories of each arm, and `metric` is a key of metrics.jsonl.
     """
     curves = {}
     for arm, paths in runs.items():
@@ -50,17 +48,15 @@ def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> dict[str, bytes]:
     floor = next((protocol["floor"] for protocol in protocols if "floor" in protocol), None)
     figure = curves_figure(curves, f"validation {study.metric}", floor)
     drawn["curves"] = _save(study.path, "curves", figure)
-    for chart in sweep_charts(study, verdicts)[:1]:
-        drawn["sweep"] = draw_lines(study.path, "sweep", chart)
+    for key, lines in list(sweep_lines(study, verdicts).items())[:1]:
+        drawn["sweep"] = draw_lines(study.path, "sweep", lines, key, study.metric)
     return drawn
 
 
 def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
-    """Draws the paired differences from verdicts alone: forest.svg and forest.pdf.
+    """Draws the paired differences into a study's folder: forest.svg and forest.pdf.
 
-    Args:
-      folder: Folder of the study.
-      verdicts: `arms` (name -> mean, interval, differences), `margin`, `metric`, `base`.
+    `verdicts` has `arms` (name -> mean, interval, differences), `margin`, `metric` and `base`.
     """
     arms = {name: arm for name, arm in verdicts["arms"].items() if arm.get("differences")}
     figure, axes = _axes(1.2 + 0.5 * max(len(arms), 1))
@@ -97,13 +93,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
 def curves_figure(
     curves: Mapping[str, Mapping[str, Sequence]], label: str, floor: float | None = None
 ) -> Figure:
-    """Returns a figure of learning curves.
-
-    Args:
-      curves: Arm -> step, mean, low, high.
-      label: Label of the vertical axis.
-      floor: Best possible loss, or None if unknown.
-    """
+    """Returns a figure of the curves of curves_of, and of the best possible loss `floor`."""
     figure, axes = _axes(4)
     for index, (arm, band) in enumerate(curves.items()):
         _plot_band(axes, band["step"], band, index, arm)
@@ -118,19 +108,21 @@ def curves_figure(
     return figure
 
 
-def draw_lines(folder: Path, name: str, chart: Mapping[str, Any]) -> bytes:
-    """Draws scores over an option: means, and the range over seeds."""
+def draw_lines(
+    folder: Path, name: str, lines: Sequence[Mapping[str, Any]], key: str, metric: str
+) -> bytes:
+    """Draws lines of sweep_lines over an option: means, and the range over seeds."""
     figure, axes = _axes(4)
-    for line in chart["series"]:
-        _plot_band(axes, line["x"], line, line["index"], line["name"], marker="o")
-    if chart["logX"]:
+    for index, line in enumerate(lines):
+        _plot_band(axes, line["x"], line, index, line["name"], marker="o")
+    ticks = sorted({x for line in lines for x in line["x"]})
+    if all(x > 0 for x in ticks):
         axes.set_xscale("log", base=2)
-        ticks = sorted({x for line in chart["series"] for x in line["x"]})
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
-    axes.set_xlabel(chart["xLabel"])
-    axes.set_ylabel(f"{chart['yLabel']}, mean and range over seeds", parse_math=False)
-    if len(chart["series"]) > 1:
+    axes.set_xlabel(key)
+    axes.set_ylabel(f"test {metric}, mean and range over seeds", parse_math=False)
+    if len(lines) > 1:
         plain_legend(axes)
     return _save(folder, name, figure)
 

@@ -5,7 +5,6 @@ never train one cell.
 """
 
 import contextlib
-import dataclasses
 import os
 import signal
 import time
@@ -120,12 +119,8 @@ def train_cells(
 ) -> list[str]:
     """Trains cells in a job, for a study that another process has sealed; returns their states.
 
-    Args:
-      cwd: Directory where the study was started.
-      design: The study.
-      root: Directory that holds `cells`.
-      estimate: Number of members at a time, and duration of cells.
-      batch: (arm or trial of its tuning, its changes, folder of its cells, seed) of each cell.
+    `cwd` is the directory where the study was started, `root` holds `cells`, and `batch` has (arm
+    or trial of its tuning, its changes, folder of its cells, seed) of each cell.
 
     Raises:
       SystemExit: A signal was received under Slurm; the cells were saved.
@@ -137,8 +132,8 @@ def train_cells(
         for name, changes, folder, _ in batch:
             if name in arms:
                 continue
-            of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
-            arms[name] = ArmBuilder(of_arm).make(name, name)
+            of_arm = design.model_copy(update={"arms": {**design.arms, name: changes}})
+            arms[name] = ArmBuilder(of_arm).make(name, name, {})
             arms[name].find_folder(estimate.members)
             if arms[name].hash != folder:
                 raise Stop(

@@ -189,7 +189,7 @@ def at_an_end(
 ) -> str:
     """Returns why a metric leaves no room between the scores of two arms' seeds, or "".
 
-    `best` is the best possible score and `floor` that of a guess without input; None if unknown.
+    `best` and `floor` are those of best_and_guess.
     """
     if not len(base) or not len(arm):
         return ""
@@ -231,14 +231,8 @@ def decide(
 ) -> dict[str, Any]:
     """Returns the verdict on an arm from scores alone.
 
-    Args:
-      sealed: The sealed question.
-      name: Name of the arm.
-      base: Seed -> outcome of the baseline.
-      arm: Seed -> outcome of the arm.
-      level: Level of this look at the arm.
-      family: Number of contrasts that share the level.
-      computes_the_same: Whether both give every test example the same loss, or None if unknown.
+    Args: as in statistics.compare, from the sealed question. `computes_the_same` is whether both
+    give every test example the same loss, or None if unknown.
     """
     (contrast,) = statistics.compare(
         base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
@@ -260,17 +254,6 @@ def decide(
     return verdict
 
 
-def family_of(sealed: Mapping[str, Any], arms: Sequence[str] = ()) -> int:
-    """Returns how many contrasts share a level: primary arms, or all that were asked."""
-    return len(sealed["primary"]) or max(len(sealed["arms"]) - 1, len(arms))
-
-
-def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
-    """Returns the level of an arm's interval at the last look; `counts` are seeds per look."""
-    level = statistics.level_of_look(counts[-1], sealed["looks"], counts[:-1])
-    return statistics.FOR_MEANS * level / family_of(sealed)
-
-
 def level_of_arm(
     planned: Sequence[int], count: int, earlier: Sequence[int], looks_elsewhere: int
 ) -> float:
@@ -290,14 +273,15 @@ _SHOWN = ("question", "prediction", "metric", "larger_is_better", "margin", "bas
 
 
 def judge_study(study: Study) -> dict[str, Any]:
-    """Compares every arm with the base, writes verdicts.json and records the look.
-
-    Returns:
-      The content of verdicts.json.
-    """
+    """Compares every arm with the base, records the look, and writes and returns verdicts.json."""
     sealed, base, register = study.sealed, study.base, Register(study.root)
     names = [name for name in study.arms if name != base]
-    outcomes = {name: _outcomes(study, name) for name in study.arms}
+    outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in study.arms}
+    revisions = set()
+    for cell in study.cells():
+        if cell.state() in OUTCOMES:
+            outcomes[cell.arm][cell.seed] = cell.outcome(study.metric, sealed["target"])
+            revisions.add(RunDirectory(cell.path).manifest().get("code"))
     values = {
         name: [o.value for o in by_seed.values() if o.value is not None]
         for name, by_seed in outcomes.items()
@@ -306,7 +290,12 @@ def judge_study(study: Study) -> dict[str, Any]:
     cells = sorted(arm["hash"] for arm in study.arms.values())
     drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
-    learned, contrasts, family = _learned(study), study.contrasts(), family_of(sealed, names)
+    learned, contrasts = None, study.contrasts()
+    if (gate := study.record["baselines"]["gate"]) is not None:
+        scores = [study.cell(base, seed).means().get(gate["metric"]) for seed in study.seeds]
+        learned = whether_learned(gate, [score for score in scores if score is not None])
+    # Primary arms share the level, or all that were ever asked.
+    family = len(sealed["primary"]) or max(len(sealed["arms"]) - 1, len(names))
     arms: dict[str, dict[str, Any]] = {}
     for name in names:
         looks, before = [], 0
@@ -335,11 +324,6 @@ def judge_study(study: Study) -> dict[str, Any]:
         beyond = _beyond(study, name, arm["seeds"], statistics.FOR_MEANS * arm_level / size)
         arms[name] = {**arm, **facts, "beyond_this_text": beyond}
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
-    revisions = {
-        RunDirectory(cell.path).manifest().get("code")
-        for cell in study.cells()
-        if cell.state() in OUTCOMES
-    }
     verdicts = {
         **{key: sealed[key] for key in _SHOWN},
         "seal": study.record["seal"],
@@ -370,22 +354,6 @@ def judge_study(study: Study) -> dict[str, Any]:
         study.add_look({**shown_now, "verdicts": words})
     write_json(study.path, "verdicts.json", verdicts)
     return verdicts
-
-
-def _outcomes(study: Study, arm: str) -> dict[int, Outcome]:
-    """Returns seed -> outcome of the finished cells; missing and failed cells have none."""
-    cells = [study.cell(arm, seed) for seed in study.seeds]
-    asked = (study.metric, study.sealed["target"])
-    return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in OUTCOMES}
-
-
-def _learned(study: Study) -> dict[str, Any] | None:
-    """Returns the gate and whether the base passed it, or None without a gate."""
-    gate = study.record["baselines"]["gate"]
-    if gate is None:
-        return None
-    scores = [study.cell(study.base, seed).means().get(gate["metric"]) for seed in study.seeds]
-    return whether_learned(gate, [score for score in scores if score is not None])
 
 
 def _summary(outcomes: Mapping[int, Outcome], values: Sequence[float]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ ladder.json, ladder.md and a figure show their verdicts together.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from transformer_jax.options import is_number
 from transformer_jax.runs.files import as_plain, inside, read_json, replace, write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.charts import optimum_of, sweep_charts, sweeps_of
+from transformer_jax.studies.charts import optimum_of, sweep_lines, sweeps_of
 from transformer_jax.studies.design import Design, parse_arm
 from transformer_jax.studies.statistics import moved
 from transformer_jax.studies.study import Study
@@ -28,23 +27,14 @@ FILE = "ladder.json"
 
 
 class Ladder(NamedTuple):
-    """Designs by the value of an option.
-
-    Attributes:
-      key: The option.
-      rungs: Value -> design, ascending.
-    """
+    """The option `key`, and a design for each of its values, ascending."""
 
     key: str
     rungs: dict[float, Design]
 
 
 def ladder_of(text: str, design: Design) -> Ladder:
-    """Parses `KEY=VALUE,VALUE`: two or more numbers, ascending.
-
-    Args:
-      text: Text of `--ladder`.
-      design: The study, whose baseline gets these values.
+    """Parses `--ladder`, KEY=VALUE,VALUE: two or more numbers, ascending, for the baseline.
 
     Raises:
       InvalidInput: It is something else, or an arm sets the option.
@@ -69,7 +59,7 @@ def ladder_of(text: str, design: Design) -> Ladder:
     for value in values:
         overrides = {**design.overrides, key: str(value)}
         config = changed(design.config, {key: value})
-        rung = dataclasses.replace(design, config=config, overrides=overrides)
+        rung = design.model_copy(update={"config": config, "overrides": overrides})
         rungs[value] = rung.check_arms()
     return Ladder(key, rungs)
 
@@ -129,21 +119,16 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
     )
     write_json(workdir, FILE, judged)
     replace(workdir, "ladder.md", ladder_text(judged))
-    # A chart of the scores over the option that all arms set, a line per rung.
-    series: list[dict[str, Any]] = []
-    chart: dict[str, Any] = {}
-    rungs = zip(ladder.rungs, studies, verdicts, strict=True)
-    for index, (value, study, shown) in enumerate(rungs):
-        named = {"name": rung_name(ladder.key, value), "index": index}
-        for part in sweep_charts(study, shown):
-            if part["xLabel"] in judged["optima"]:
-                chart = part
-                series += [{**line, **named} for line in part["series"]]
-    if series:
+    for key in judged["optima"]:  # one at most: the option that all arms set
+        lines = [
+            {**line, "name": rung_name(ladder.key, value)}
+            for value, study, shown in zip(ladder.rungs, studies, verdicts, strict=True)
+            for line in sweep_lines(study, shown).get(key, ())
+        ]
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
             from transformer_jax.studies.figures import draw_lines
 
-            draw_lines(workdir, "ladder", {**chart, "series": series})
+            draw_lines(workdir, "ladder", lines, key, studies[0].metric)
     return judged
 
 
@@ -156,9 +141,8 @@ def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> 
     for key, groups in sweeps_of(studies[0], verdicts[0]).items():
         if list(groups) != [""]:
             continue
-        by_rung = [
-            optimum_of(*rung, key, groups[""]) for rung in zip(studies, verdicts, strict=True)
-        ]
+        rungs = zip(studies, verdicts, strict=True)
+        by_rung = [optimum_of(*rung, key, groups[""]) for rung in rungs]
         found = [(n, optimum) for n, optimum in enumerate(by_rung) if not isinstance(optimum, str)]
         optima[key] = {"by_rung": by_rung}
         if len(found) > 1:

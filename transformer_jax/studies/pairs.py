@@ -4,26 +4,18 @@ Scores are those of the validation split, so that nobody selects on the test spl
 """
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from transformer_jax.config_files import changed, flatten, refuse_foreign_modules
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data, unmatched
-from transformer_jax.studies.cells import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    OUT_OF_MEMORY,
-    OUTCOMES,
-    UNREADABLE,
-    Cell,
-)
+from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data
+from transformer_jax.studies.cells import DONE, ENDED, FAILED, OUTCOMES, UNREADABLE, Cell
 from transformer_jax.studies.design import Design, gate_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
 from transformer_jax.studies.referee import CannotTrain, Journal, Try, spelled
+from transformer_jax.studies.tables import unmatched
 from transformer_jax.studies.workers import Workers
 
 _BASE, _CHANGE = "base", "change"
@@ -32,11 +24,7 @@ _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREA
 
 
 class TrainedPairs:
-    """Base and change, trained with the same seeds: the evidence of the referee.
-
-    Attributes:
-      cost: Costs of the change compared with the base, in words.
-    """
+    """Base and change, trained with the same seeds; `cost` compares them in words."""
 
     def __init__(
         self,
@@ -44,7 +32,6 @@ class TrainedPairs:
         this: Try,
         progress: Progress,
         stop: StopSignal,
-        root: Path,
         allow: Collection[str],
     ) -> None:
         """Prepares base and change; `allow` are the modules of the base that may be imported.
@@ -54,13 +41,15 @@ class TrainedPairs:
             that is not allowed.
         """
         self._where, self._told = journal.path, spelled(this.change)
-        self._progress, self._stop, self._root = progress, stop, root
+        self._progress, self._stop = progress, stop
         asked = journal.begun or {}
         config = changed(journal.config(), texts=this.base)
         refuse_foreign_modules(config, allow)
         after = flatten(changed(config, texts=this.change))
         arms = {_BASE: {}, _CHANGE: {key: after[key] for key in this.change}}
-        self._design = Design(metric=asked["metric"], base=_BASE, arms=arms, config=config)
+        self._design = Design.model_construct(
+            metric=asked["metric"], base=_BASE, arms=arms, config=config
+        )
         builder = ArmBuilder(self._design)
         with progress.busy("preparing base and change"):
             self._arms = builder.arms()
@@ -79,7 +68,8 @@ class TrainedPairs:
         except InvalidInput as error:
             message = str(error).partition("gate: by=")[2]
             raise InvalidInput(f"--gate={message}") from error
-        self.cost: Sequence[str] = [*unmatched(self._arms, _BASE).values()]
+        costs = {name: arm.cost._asdict() for name, arm in self._arms.items()}
+        self.cost: Sequence[str] = [*unmatched(costs, _BASE).values()]
 
     def missing(self, seeds: Sequence[int]) -> int:
         """Returns how many pairs are missing."""
@@ -123,25 +113,24 @@ class TrainedPairs:
             state, reason = cell.state(), cell.reason()
             message = f"seed {cell.seed} {state} {reason}".rstrip()
             failed_here = state == FAILED and reason.startswith(_OF_THE_MACHINE)
-            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here:
+            if state not in ENDED or failed_here:
+                raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
+            if state != DONE:
                 if cell.arm == _BASE:
                     raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
                 raise CannotTrain(message)
-            if state != DONE:
-                raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
         """Returns change minus base of finished pairs; positive is better."""
-        sign = 1.0 if self._design.larger_is_better else -1.0
-        differences = []
-        for pair in map(self._pair, seeds):
-            if all(cell.state() == DONE for cell in pair):
-                base, change = (cell.means("validation")[self._design.metric] for cell in pair)
-                differences.append(sign * (change - base))
-        return differences
+        sign, metric = 1.0 if self._design.larger_is_better else -1.0, self._design.metric
+        return [
+            sign * (change.means("validation")[metric] - base.means("validation")[metric])
+            for base, change in map(self._pair, seeds)
+            if base.state() == change.state() == DONE
+        ]
 
     def _pair(self, seed: int) -> list[Cell]:
-        return [self._arms[name].cell(self._root, seed) for name in (_BASE, _CHANGE)]
+        return [self._arms[name].cell(self._where, seed) for name in (_BASE, _CHANGE)]
 
     def _refuse(self, why: str) -> None:
         raise InvalidInput(f"--change={self._told}: {why}")

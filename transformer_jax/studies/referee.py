@@ -23,6 +23,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.statistics import ALPHA, paired_t
 from transformer_jax.studies.study import now
 
 # ---------------------------------------------------------------- evidence
@@ -40,10 +41,8 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
     """Returns the evidence that the mean of independent normal differences is above 0, [...].
 
     1 is no evidence, and the value without seeds or for differences that are equal up to rounding.
-
-    Args:
-      differences: [..., n], over n seeds, larger is better.
-      prior: Variance of the effect, in squared deviations of a difference.
+    `differences` are [..., n] over n seeds; `prior` is the variance of the effect, in squared
+    deviations of a difference.
     """
     d = np.asarray(differences, float)
     n = d.shape[-1]
@@ -60,11 +59,11 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
     return np.where((total == 0) | is_one, 1.0, np.exp(np.minimum(log_e, 700)))
 
 
-def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
-    """Returns an anytime-valid confidence interval for the mean of n differences.
+def anytime_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Returns an anytime-valid 95 % confidence interval for the mean of n differences.
 
-    It contains every mean for which both one-sided e-values are below 2 / level. The probability
-    that it excludes the true mean at any number of seeds is at most `level`.
+    It contains every mean for which both one-sided e-values are below 2 / 0.05. The probability
+    that it excludes the true mean at any number of seeds is at most 5 %.
     """
     d = np.asarray(differences, float)
     if len(d) < 2 or np.ptp(d) == 0:
@@ -73,7 +72,7 @@ def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple
 
     def end(sign: int) -> float:
         def excess(shift: float) -> float:
-            return float(np.log(e_value(sign * (d - d.mean()) + shift))) - math.log(2 / level)
+            return float(np.log(e_value(sign * (d - d.mean()) + shift))) - math.log(2 / ALPHA)
 
         return float(optimize.brentq(excess, 0, wide)) if excess(wide) > 0 else math.inf
 
@@ -96,11 +95,10 @@ def needed(test: int, num_kept: int) -> float:
 
 def looks_good(differences: Any) -> bool:
     """Returns whether a screened change deserves fresh seeds: a mean one standard error above 0."""
-    d = np.asarray(differences, float)
-    if len(d) < 2:
-        return bool(len(d) and d[0] > 0)
-    mean = float(d.mean())
-    return mean > 0 and mean >= float(d.std(ddof=1)) / math.sqrt(len(d))
+    if not len(differences):
+        return False
+    mean, error, _ = paired_t(differences)
+    return bool(mean > 0 and not mean < error)  # the error of one seed is nan
 
 
 def is_futile(differences: Any) -> bool:
@@ -140,7 +138,7 @@ class Try(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Returns whether it ended as a part of the base."""
+        """Whether it ended as a part of the base."""
         return self.ended is not None and self.ended["outcome"] == KEPT
 
 
@@ -168,7 +166,7 @@ class Journal:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """Returns the settings fixed at the beginning, or None before it."""
+        """The settings fixed at the beginning, or None before it."""
         rows = [row for row in self._rows.rows() if row["event"] == "begun"]
         return rows[-1] if rows else None
 
@@ -300,9 +298,7 @@ class Referee:
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
         """Tries a change or continues its try; a decided one is only reported.
 
-        Args:
-          change: Full key -> text of the value.
-          budget: Seconds after which no further pair begins.
+        `budget` is the number of seconds after which no further pair begins.
 
         Returns:
           The journal's entry of its end, with `known` if nothing was trained now.

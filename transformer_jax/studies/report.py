@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.files import as_plain, replace, write_json
+from transformer_jax.runs.progress import Progress
 from transformer_jax.studies import tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import best_of_sweeps
+from transformer_jax.studies.judging import judge_study
 from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE, Outcome
 from transformer_jax.studies.scores import Result, judge, outcomes_of
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
-from transformer_jax.studies.study import Register, Study, now
+from transformer_jax.studies.study import NAME, Study, now
 from transformer_jax.studies.tables import as_markdown, signed, spell, spell_interval
 
 # ---------------------------------------------------------------- a page in two forms
@@ -74,8 +77,10 @@ class Page:
         """Adds preformatted lines."""
         self._parts.append("\n".join(f"    {line}" for line in text.splitlines()))
 
-    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Adds a table; columns of numbers are aligned right."""
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], heading: str = "") -> None:
+        """Adds a table, which may begin a section; columns of numbers are aligned right."""
+        if heading:
+            self.heading(heading)
         if listed := [list(row) for row in rows]:
             self._parts.append(as_markdown(heads, listed).rstrip())
 
@@ -113,7 +118,7 @@ def _plain(text: str) -> str:
 
 # ---------------------------------------------------------------- scores of other code
 
-SCORES = "scores"  # an event of the register: a look at scores of other code
+_SCORES = "scores"  # an event of the register: a look at scores of other code
 _WRITTEN = ("verdicts.json", "report.md", "report.html")
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
@@ -123,18 +128,18 @@ def judge_in(
 ) -> list[Result]:
     """Judges scores as `judge` does, as a further look if the folder has earlier ones.
 
-    Args:
-      folder: Folder for verdicts.json, report.md, report.html, the forest plot and register.jsonl.
-      rows: See judge.
-      earlier_looks: Number of seeds of each earlier look that is in no register.
-      **asked: Base, margin, larger_is_better and further arguments of judge.
+    The folder gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
+
+    Args: as in judge; `earlier_looks` are those that are in no register.
 
     Raises:
       InvalidInput: The folder contains something else, or see judge.
     """
-    register = Register(folder)
-    shown = [row for row in register.rows() if row["event"] == SCORES]
+    register = AppendedRows(folder, NAME)
+    rows_before = register.rows()
+    shown = [row for row in rows_before if row.get("event") == _SCORES]
     present = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
+    present += [NAME] if rows_before else []
     if present and not shown:
         raise InvalidInput(
             f"--workdir={folder}: {present[0]} of something else is there; choose another folder"
@@ -157,17 +162,15 @@ def judge_in(
     is_known = looks.pop(json.dumps([held, now_asked], sort_keys=True), None) is not None
     counts = [len(row["outcomes"][base]) for row in looks.values()]
     families = [
-        len(row["outcomes"]) - 1
-        if row["asked"].get("primary") is None
-        else len(row["asked"]["primary"])
+        len(row["outcomes"]) - 1 if (chosen := row["asked"]["primary"]) is None else len(chosen)
         for row in looks.values()
     ]
-    widest = max(families, default=0)
-    results = judge(rows, earlier_looks=[*earlier_looks, *counts], family=widest, **asked)
+    looks_before = [*earlier_looks, *counts]
+    results = judge(rows, earlier_looks=looks_before, family=max(families, default=0), **asked)
     if not is_known:
         words = {result.arm: result.reason for result in results}
         register.add(
-            {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
+            {"event": _SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
     write_json(folder, "verdicts.json", as_plain(results))
     page = Page(f"What differs from {base}?")
@@ -214,6 +217,20 @@ _CAPTIONS = {
 }
 
 
+def judge_and_report(study: Study, progress: Progress) -> dict[str, Any]:
+    """Judges a study, writes all its files, and prints and returns the verdicts."""
+    verdicts = judge_study(study)
+    study.write_scores()
+    report = write_report(study)
+    progress.say(f"\n{verdicts['question']}\n{tables.how_judged(verdicts)}")
+    progress.say(tables.table_text(tables.HEADS, tables.verdict_rows(study.arms, verdicts)))
+    for note in tables.notes_on(verdicts):
+        progress.say(note)
+    progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
+    progress.say(f"report  {report}")
+    return verdicts
+
+
 def write_report(study: Study) -> Path:
     """Writes the page and its figures; returns the path of report.html."""
     verdicts, sealed, record = study.verdicts(), study.sealed, study.record
@@ -224,7 +241,7 @@ def write_report(study: Study) -> Path:
         figures = draw_figures(study, verdicts)
     page = Page(sealed["question"])
     page.paragraph(" ".join(answers(verdicts)))
-    page.table(tables.HEADS, tables.verdict_rows(study, verdicts))
+    page.table(tables.HEADS, tables.verdict_rows(study.arms, verdicts))
     for name in ("forest", "sweep"):
         if name in figures:
             page.figure(f"{name}.svg", figures[name], _CAPTIONS[name])
@@ -250,13 +267,12 @@ def write_report(study: Study) -> Path:
     _changes(page, study)
     _tuning(page, study)
     _failures(page, study, verdicts)
-    page.heading("Looks")
     rows = []
     for look in study.looks():
         words = "; ".join(f"{name}: {word}" for name, word in look["verdicts"].items())
         seeds = str(len(look["seeds"]))
         rows.append([look["time"], str(look["look"]), seeds, f"{look['level']:.3g}", words])
-    page.table(("time", "look", "seeds", "level", "verdicts"), rows)
+    page.table(("time", "look", "seeds", "level", "verdicts"), rows, "Looks")
     _environment(page, record)
     return page.write(study.path)
 
@@ -288,33 +304,30 @@ def answers(verdicts: Mapping[str, Any]) -> list[str]:
 def _costs(page: Page, study: Study) -> None:
     counted = study.record["counted"]
     fields = ("parameters", "without_embeddings", "flops", "counted", "updates")
-    rows, flagged, base = [], [], study.arms[study.base]["cost"]
+    costs = {name: arm["cost"] for name, arm in study.arms.items()}
+    rows = []
     for name, arm in study.arms.items():
-        cost, nbytes = arm["cost"], arm.get("peak_bytes")
+        nbytes = arm.get("peak_bytes")
         memory = spell(nbytes / 2**20 if nbytes else None, 1)
         tuned = spell(arm.get("tuning", {}).get("runs", 0))
-        rows.append([name, *[spell(cost[field]) for field in fields], memory, tuned])
-        for field in ("parameters", "flops", "counted"):
-            if share := tables.spell_share(cost[field], base[field], 1):
-                flagged.append(f"{name}: {field} {share} from the base's")
-        if arm["matched"]:
-            flagged.append(f"{name}: {arm['matched']} solved for")
-    page.heading("What each arm costs")
+        rows.append([name, *[spell(costs[name][field]) for field in fields], memory, tuned])
     heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
-    page.table([*heads, counted, "updates", "memory, MiB", "tuning runs"], rows)
-    page.bullets(flagged)
+    heads += [counted, "updates", "memory, MiB", "tuning runs"]
+    page.table(heads, rows, "What each arm costs")
+    apart = tables.unmatched(costs, study.base).items()
+    page.bullets(f"{name}: {differences} from the base's" for name, differences in apart)
+    matched = {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
+    page.bullets(f"{name}: {solved} solved for" for name, solved in matched.items())
 
 
 def _changes(page: Page, study: Study) -> None:
     rows = []
     for name, arm in study.arms.items():
         found = arm["certificate"]
-        logits, gradient, rms = (spell(found[k], 3) for k in ("logits", "gradient", "input_rms"))
-        differences = [f"{found['paired']:.1%}", logits, signed(found["loss"]), gradient, rms]
-        rows.append([name, *differences, _few(found["only_here"]), _few(found["only_base"])])
-    page.heading("Did the change take?")
-    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS"]
-    page.table([*heads, "only here", "only in the base"], rows)
+        apart = [_few(found[part]) for part in ("only_here", "only_base")]
+        rows.append([name, *tables.change_cells(found), *apart])
+    heads = ["arm", *tables.CHANGE_HEADS, "only here", "only in the base"]
+    page.table(heads, rows, "Did the change take?")
     page.paragraph(
         "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
         "values. Δ: relative difference of logits and gradients from the base, and the loss's."
@@ -342,9 +355,8 @@ def _tuning(page: Page, study: Study) -> None:
                 for scores in tuning["scores"]
             ]
             rows.append([name, spell(tuning["chosen"]), *means, tuning["refused"] or "–"])
-    page.heading("Tuning")
     grid = [f"{value:g}" for value in asked["grid"]]
-    page.table(["arm", f"chosen {asked['key']}", *grid, "note"], rows)
+    page.table(["arm", f"chosen {asked['key']}", *grid, "note"], rows, "Tuning")
     page.paragraph(
         f"Mean {study.metric} on the validation split over seeds "
         f"{', '.join(map(str, asked['seeds']))}, which no verdict uses. Chosen: the optimum of a "
@@ -360,8 +372,7 @@ def _failures(page: Page, study: Study, verdicts: Mapping[str, Any]) -> None:
     ]
     if not rows:
         return
-    page.heading("Failures")
-    page.table(["arm", "seed", "state", "reason"], rows)
+    page.table(["arm", "seed", "state", "reason"], rows, "Failures")
     diverged = []
     for name, value in verdicts["values"].items():
         if count := value["diverged"]:
@@ -383,6 +394,5 @@ def _environment(page: Page, record: Mapping[str, Any]) -> None:
         ["packages", packages],
         ["transformer_jax", f"{around['version']}, revision {revision}"],
     ]
-    page.heading("Environment and commands")
-    page.table(["what", "value"], rows)
+    page.table(["what", "value"], rows, "Environment and commands")
     page.code("\n".join(dict.fromkeys(record["commands"])))

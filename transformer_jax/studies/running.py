@@ -1,11 +1,10 @@
 """A study from question to verdict: prepare, plan, seal, run missing cells, judge."""
 
 import contextlib
-import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,13 @@ from transformer_jax.studies.arms import (
     calibrate,
     members_of,
     scored_on_other_data,
-    unmatched,
 )
 from transformer_jax.studies.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
 from transformer_jax.studies.cluster import Cluster
 from transformer_jax.studies.design import METHODS, Design, gate_of
 from transformer_jax.studies.jobs import run_as_jobs
-from transformer_jax.studies.judging import family_of, judge_study, level_of_contrast
-from transformer_jax.studies.statistics import detectable, lowest_point
+from transformer_jax.studies.statistics import FOR_MEANS, detectable, level_of_look, lowest_point
 from transformer_jax.studies.study import Study, changed_since, way_to
-from transformer_jax.studies.tables import clock, signed, spell
 from transformer_jax.studies.workers import Workers, measure_later
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
@@ -67,7 +63,11 @@ def tune(
         rows = [means[names[name, value]] for value in grid]
         # A metric may have no value, such as the updates to a target that was never reached.
         scores = [[(row or {}).get(design.metric) for row in of_value] for of_value in rows]
-        losses = [sign * _mean(of_value, math.inf * sign) for of_value in scores]
+        losses = [
+            sum(math.inf if s is None or not math.isfinite(s) else sign * s for s in of_value)
+            / len(of_value)
+            for of_value in scores
+        ]
         best = lowest_point(grid, losses)
         refused = f"its best {key} is at the edge of the grid" if best is None else ""
         if any(row is None for of_value in rows for row in of_value):
@@ -89,12 +89,6 @@ def tune(
             "refused": refused,
         }
     return tuned
-
-
-def _mean(scores: Sequence[float | None], worst: float) -> float:
-    """Returns the mean over seeds, or `worst` if one diverged or has no score."""
-    known = [score for score in scores if score is not None and math.isfinite(score)]
-    return sum(known) / len(scores) if len(known) == len(scores) else worst
 
 
 # ---------------------------------------------------------------- a launch
@@ -131,12 +125,11 @@ def run(
       Interrupted: The process received a signal; cells in progress were saved.
       CellsLost: Some cells failed.
     """
-    options = {"members": members, "root": root, "cluster": cluster}
-    progress = progress or Progress()
+    options = {"members": members, "root": root, "cluster": cluster, "dry_run": dry_run}
     with (
-        contextlib.closing(progress),
+        contextlib.closing(progress or Progress()) as shown,
         StopSignal() as stop,
-        planned(design, workdir, seeds, progress, stop, dry_run, **options) as launch,
+        planned(design, workdir, seeds, shown, stop, **options) as launch,
     ):
         if not dry_run:
             launch.run(retry)
@@ -153,7 +146,10 @@ def planned(
     dry_run: bool = False,
     **options: Any,
 ) -> Generator["Launch"]:
-    """Plans a study and shows the plan, see run; locks its directory unless it is a dry run."""
+    """Plans a study and shows the plan; locks its directory unless it is a dry run.
+
+    Args: as in run; `options` are members, root and cluster.
+    """
     study = Study(workdir)
     if not study.record:
         allowed = ("cells", "jobs", "register.jsonl")
@@ -161,21 +157,14 @@ def planned(
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
         if design.exploratory:  # a grid is looked at when its seeds are there
             looks = study.sealed["looks"] if study.record else (len(seeds),)
-            design = dataclasses.replace(design, looks=tuple(looks))
+            design = design.model_copy(update={"looks": tuple(looks)})
         launch = Launch(study, design, seeds, progress, stop, **options)
         launch.show_plan()
         yield launch
 
 
 class Launch:
-    """One launch of a study.
-
-    Attributes:
-      study: The directory.
-      design: The question.
-      arms: The arms, with the values that their tuning chose before.
-      estimate: Number of members at a time, and duration of cells.
-    """
+    """One launch of a study; its arms have the values that their tuning chose before."""
 
     def __init__(
         self,
@@ -201,7 +190,11 @@ class Launch:
         self.root = Path(root) if root else default_root
         if cluster is not None:  # refused before anything is sealed
             cluster.executor(inside(study.path, "jobs"))
-        study.refuse_other_base(design)
+        if study.record and study.base not in design.arms:
+            raise InvalidInput(
+                f"--workdir={study.path}: it holds a study of {', '.join(study.arms)} with the "
+                f"base {study.base!r}, which is no arm any more; choose another --workdir"
+            )
         refuse_what_is_not_installed(design.config_of(design.base))
         arms_before = study.record.get("arms", {})
         is_the_same = study.record and not changed_since(study.sealed, design.sealed())
@@ -211,18 +204,14 @@ class Launch:
             self.arms = self.builder.arms()
             members = members_of(self.arms.values(), members or study.record.get("members"))
             self._take_tuned(members)
-        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
+        self.states = {cell: cell.state() for cell in self._cells()}
         self.missing = [cell for cell, state in self.states.items() if state not in OUTCOMES]
-        self.untuned = [
-            name
-            for name in self.arms
-            if design.tuning and "tuning" not in arms_before.get(name, {})
-        ]
+        is_tuned = {name for name, arm in arms_before.items() if "tuning" in arm}
+        self.untuned = [name for name in self.arms if design.tuning and name not in is_tuned]
         with progress.busy("timing some steps"):
-            is_timed = self.missing or self.untuned
-            self.estimate = (
-                calibrate(self.arms, design.base, members) if is_timed else Estimate(members)
-            )
+            self.estimate = Estimate(members)
+            if self.missing or self.untuned:
+                self.estimate = calibrate(self.arms, design.base, members)
         self.workers = Workers(self.estimate, progress, stop)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
@@ -239,7 +228,7 @@ class Launch:
             baselines = {"data": base.data, "scores": scores, "usual": usual}
         gate: dict[str, Any] | None = None
         if self.design.target is None:
-            gate = gate_of(self.design.gate, baselines["usual"], baselines["scores"])
+            gate = gate_of(self.design.sealed()["gate"], baselines["usual"], baselines["scores"])
         return {**baselines, "gate": gate}
 
     def _take_tuned(self, members: int) -> None:
@@ -247,10 +236,8 @@ class Launch:
         tuning = self.design.tuning
         for name, stored in self.study.record.get("arms", {}).items():
             if name in self.arms and tuning and stored.get("tuning", {}).get("key") == tuning.key:
-                matched = self.arms[name].matched
-                tuned = {tuning.key: stored["tuning"]["chosen"]}
-                self.arms[name] = self.builder.make(name, name, {**matched, **tuned})
-                self.arms[name].matched = matched
+                more = {**self.arms[name].matched, tuning.key: stored["tuning"]["chosen"]}
+                self.arms[name] = self.builder.make(name, name, more)
         for arm in self.arms.values():
             arm.find_folder(members)
 
@@ -259,11 +246,11 @@ class Launch:
         base = self.arms[self.design.base].hash
         if arms.get(self.design.base, {}).get("hash") != base:
             return {}  # they compare with a different base
-        return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
+        return {arm["hash"]: arm["certificate"] for arm in arms.values()}
 
-    def _cells(self, arms: Iterable[str]) -> list[Cell]:
+    def _cells(self) -> list[Cell]:
         """Returns all arms of one seed before the next seed."""
-        return [self.arms[name].cell(self.root, seed) for seed in self.seeds for name in arms]
+        return [arm.cell(self.root, seed) for seed in self.seeds for arm in self.arms.values()]
 
     # ---- the plan
 
@@ -277,12 +264,8 @@ class Launch:
 
     def show_plan(self) -> None:
         """Prints the plan, and whether each arm's change took effect."""
-        design, arms, say, seconds = (
-            self.design,
-            self.arms,
-            self.progress.say,
-            self.seconds_to_come(),
-        )
+        design, arms, say = self.design, self.arms, self.progress.say
+        seconds = self.seconds_to_come()
         together = f"{self.estimate.members} at a time; " if self.estimate.members > 1 else ""
         lines = [
             f"question    {design.question}",
@@ -291,7 +274,7 @@ class Launch:
             f"margin {design.margin:g}: {design.margin_reason}",
             f"cells       {len(arms)} arms x {len(self.seeds)} seeds, "
             f"{len(self.states) - len(self.missing)} there already, {len(self.missing)} to run in "
-            f"about {clock(seconds['cells'])} "
+            f"about {tables.clock(seconds['cells'])} "
             f"({together}{self.estimate.description or 'nothing was timed'})",
         ]
         if design.tuning:
@@ -299,31 +282,25 @@ class Launch:
             lines.append(
                 f"tuning      {design.tuning.key} {values} with {len(design.tuning.seeds)} seeds, "
                 f"then a parabola: for each arm as much as {design.tuning.runs_of_an_arm} of its "
-                f"runs, in all about {clock(seconds['tuning'])}"
+                f"runs, in all about {tables.clock(seconds['tuning'])}"
             )
         if design.exploratory:
             lines.append(
                 "exploratory: made on the command line, so its verdicts are leads to confirm"
             )
         say("\n".join(lines))
-        heads = ["arm", "params", "FLOPs/token", "there", "paired"]
-        heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
+        heads = ["arm", "params", "FLOPs/token", "there", *tables.CHANGE_HEADS]
         rows = []
         for name, arm in arms.items():
-            check = self.certificates[name]
             done = sum(state in OUTCOMES for cell, state in self.states.items() if cell.arm == name)
-            differences = [spell(check["logits"], 3), signed(check["loss"])]
-            differences += [spell(check["gradient"], 3)]
-            rows.append([
-                *(name, spell(arm.cost.parameters), f"{arm.cost.flops:.3g}"),
-                *(f"{done}/{len(self.seeds)}", f"{check['paired']:.0%}"),
-                *(["base", "", ""] if name == design.base else differences),
-                spell(check["input_rms"], 3),
-            ])  # fmt: skip
+            cost = [tables.spell(arm.cost.parameters), f"{arm.cost.flops:.3g}"]
+            change = tables.change_cells(self.certificates[name])
+            rows.append([name, *cost, f"{done}/{len(self.seeds)}", *change])
         say(tables.table_text(heads, rows))
         for name, arm in arms.items():
-            if arm.changes:
-                say(f"  {name}: {tables.spell_changes(arm.changes)}")
+            changes = [f"{k.removeprefix('model.')}={value}" for k, value in arm.changes.items()]
+            if changes:
+                say(f"  {name}: {', '.join(changes)}")
         read_by_base = unread(flatten(arms[design.base].config))
         for name, arm in arms.items():
             for key, choice in unread(flatten(arm.config)).items():
@@ -331,7 +308,8 @@ class Launch:
                     say(f"  {name} does not read {key}, which the config states: {choice}")
         say(baselines_as_text(self.baselines))
         say(resolution(design, len(self.seeds)))
-        for name, differences in unmatched(arms, design.base).items():
+        costs = {name: arm.cost._asdict() for name, arm in arms.items()}
+        for name, differences in tables.unmatched(costs, design.base).items():
             say(f"unmatched  {name}: {differences}")
         for name in scored_on_other_data(arms, design.base):
             say(f"other data {name}: what it is scored on is not the base's: no verdict")
@@ -346,7 +324,7 @@ class Launch:
         self._seal()
         if self.design.tuning:
             self._tune(retry)
-        cells = self._cells(self.arms)
+        cells = self._cells()
         self._run_cells(self.arms, cells, retry)
         for cell in cells:
             if cell.state() == DONE and self.stop.signal is None:
@@ -364,20 +342,14 @@ class Launch:
 
     def decide(self) -> None:
         """Judges, writes every file, and reports the verdicts."""
-        from transformer_jax.studies.report import write_report
+        from transformer_jax.studies.report import judge_and_report
 
-        study = self.study
         for name, nbytes in self.workers.peak_bytes.items():
-            if name in study.arms:  # and no trial of a tuning
-                study.arms[name]["peak_bytes"] = nbytes
-        study.record["began"] = True
+            if name in self.study.arms:  # and no trial of a tuning
+                self.study.arms[name]["peak_bytes"] = nbytes
+        self.study.record["began"] = True
         self._write_seconds()
-        verdicts = judge_study(study)
-        study.write_scores()
-        report = write_report(study)
-        tables.show_verdicts(study, verdicts, self.progress)
-        self.progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
-        self.progress.say(f"report  {report}")
+        judge_and_report(self.study, self.progress)
 
     def _write_seconds(self) -> None:
         now = time.monotonic()
@@ -480,8 +452,8 @@ def resolution(design: Design, count: int) -> str:
     """Returns a line with the effect that `count` seeds can detect."""
     if design.target is not None:
         return f"solved at  {design.target:g}: counts and updates until then are compared"
-    contrasts = max(family_of(design.sealed(), []), 1)
-    effect = detectable(count, level_of_contrast(design.sealed(), [count]))
+    contrasts = len(design.primary) or len(design.others)
+    effect = detectable(count, FOR_MEANS * level_of_look(count, design.looks) / contrasts)
     return (
         f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
         f"80 % power an effect of {effect:.1f} deviations of a paired difference"

@@ -72,14 +72,8 @@ def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
 def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
     """Returns the smallest number of seeds with 80 % power at the margin, or None above 10,000.
 
-    The observed effect is not used. The deviation is replaced by its upper bound,
-    s_d sqrt(nu / chi2(.20, nu)).
-
-    Args:
-      deviation: s_d over `count` seeds.
-      count: Seeds so far.
-      margin: The smallest difference that matters.
-      level: 1 minus the coverage of the contrast's interval.
+    The observed effect is not used. The deviation, s_d over `count` seeds, is replaced by its upper
+    bound s_d sqrt(nu / chi2(.20, nu)); `level` is 1 minus the coverage of the contrast's interval.
     """
     if count < 2 or not deviation > 0:
         return None
@@ -143,8 +137,8 @@ def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | No
     return math.exp(x_3[1] - b / (2 * c)) if c > 0 else float(values[best])
 
 
-def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) -> Optimum | str:
-    """Returns the minimum of a parabola over the logarithm, with Fieller's interval.
+def optimum(values: Sequence[float], losses: np.ndarray) -> Optimum | str:
+    """Returns the minimum of a parabola over the logarithm, with Fieller's 95 % interval.
 
     The parabola goes through the best value and its neighbours (or the three values at that end of
     the grid). The slope b + 2 c x of the means is 0 at the minimum x; the interval holds every x at
@@ -153,7 +147,6 @@ def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) ->
     Args:
       values: Grid of V >= 3 positive values, ascending.
       losses: [S, V] of S >= 2 seeds, smaller is better.
-      level: 1 minus the coverage.
 
     Returns:
       The optimum, or a phrase saying why there is none.
@@ -169,7 +162,7 @@ def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) ->
     residuals = y_SV - y_SV.mean(0) - y_SV.mean(1, keepdims=True) + y_SV.mean()
     freedom = 2 * (len(y_SV) - 1)
     variance = float((residuals**2).sum()) / freedom / len(y_SV)
-    squared_t = float(stats.t.ppf(1 - level / 2, freedom)) ** 2
+    squared_t = float(stats.t.ppf(1 - ALPHA / 2, freedom)) ** 2
     (cc, cb), (_, bb) = squared_t * variance * to_coefficients @ to_coefficients.T
     of_square, of_x = 4 * (c * c - cc), 4 * (b * c - cb)
     if not of_square > 0:
@@ -227,14 +220,9 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
 
 
 def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Returns sums over clusters, scaled so that their mean is that of the differences.
+    """Returns sums over clusters, [n, clusters], scaled so that their mean is the differences'.
 
-    Args:
-      differences: [n, q].
-      clusters: Cluster of each sequence, [q].
-
-    Returns:
-      [n, number of clusters].
+    `differences` are [n, q], and `clusters` has the cluster of each sequence, [q].
     """
     names, members = np.unique(clusters, return_inverse=True)
     sums = differences @ (members[:, None] == np.arange(len(names)))
@@ -325,15 +313,6 @@ def permutation_p(arm: Any, base: Any) -> float:
         rng=np.random.default_rng(0),
     )
     return min(1.0, float(result.pvalue))
-
-
-def sooner_p(arm: Reached, base: Reached) -> tuple[float, float]:
-    """Returns the p of the log-rank test, and the arm's mean score: positive is sooner."""
-    both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
-    scores = log_rank_scores(both.updates, both.solved)
-    arm_scores, base_scores = np.split(scores, [len(arm.solved)])
-    mean = float(arm_scores.mean()) if len(arm_scores) else 0.0
-    return permutation_p(arm_scores, base_scores), mean
 
 
 def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
@@ -435,23 +414,17 @@ class Contrast(NamedTuple):
     """The comparison of one arm with the baseline.
 
     Attributes:
-      arm: Name of the arm.
-      seeds: Seeds for which both have a score.
-      differences: d_s of those seeds, larger is better.
+      arm, seeds, differences, interval, seeds_needed, solved, updates: As in scores.Result; every
+        word is read off the interval.
       mean: Mean of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
-      interval: Simultaneous interval over all m contrasts; every word is read off it.
       p: p of the paired t test, min(1, m p / 0.8); at most the level if the interval excludes 0.
       p_equivalence: p of two one-sided tests, min(1, 2 m p / 0.8); at most the level if the
         interval lies within the margin.
       diverged: (count, runs) of the arm and of the baseline.
       p_divergence: p of Boschloo's test that the arm diverges no more often, min(1, m p / 0.2).
-      seeds_needed: Seeds for 80 % power at the margin and for equivalence at 0, or None.
       verdict: One of the words of `outcomes`.
       words: The verdict in full, e.g. "better by more than 0.01 (few seeds)".
-      solved: With a target, (count, runs) that reach it, of the arm and of the baseline.
-      updates: With a target, the median number of updates to it of the arm and of the baseline, or
-        None if half of the runs never reach it.
     """
 
     arm: str
@@ -483,17 +456,8 @@ def compare(
 ) -> list[Contrast]:
     """Compares every arm with the baseline over the seeds that both have.
 
-    Args:
-      base: Seed -> outcome.
-      arms: Name -> seed -> outcome.
-      margin: Smallest difference that matters, > 0, in units of the metric.
-      larger_is_better: Direction of the metric.
-      level: Level of this look, for the whole family.
-      family: Number m of planned contrasts; those without data keep their part of the level.
-      primary: Arms that the question is about, or None for all. The others get the interval of a
-        single contrast, and no word.
-      target: Score from which on a run has solved its task; the words are then about solved runs
-        instead of the mean.
+    Args: as in scores.judge, with outcomes by seed, the level of this look for the whole family,
+    and the family's number m of planned contrasts; those without data keep their part of the level.
     """
     asked = [name for name in arms if primary is None or name in primary]
     family = max(family or 0, len(asked), 1)
@@ -527,13 +491,12 @@ def _contrast(
     d = (scores[0] - scores[1]) * (1.0 if larger_is_better else -1.0)
     scale = float(np.abs(scores).max(initial=0.0))
     mean, error, p = map(float, paired_t(d, scale) if seeds else (math.nan, math.nan, 1.0))
-    count, freedom, share = len(seeds), len(seeds) - 1, FOR_MEANS / size
-    low, high = interval(mean, error, freedom, share * level)
+    count, runs, share = len(seeds), len(shared), FOR_MEANS / size
+    low, high = interval(mean, error, count - 1, share * level)
     gone, base_gone = (sum(by_seed[s].diverged for s in shared) for by_seed in (arm, base))
-    diverged = (gone, len(shared)), (base_gone, len(shared))
-    p_divergence = min(1.0, boschloo_p(*diverged) * size / FOR_DIVERGENCE)
+    p_divergence = min(1.0, boschloo_p((gone, runs), (base_gone, runs)) * size / FOR_DIVERGENCE)
     if gone or base_gone:
-        reason = f"{gone} of {len(shared)} diverged, of the base {base_gone}"
+        reason = f"{gone} of {runs} diverged, of the base {base_gone}"
         verdict, words = NO_VERDICT, f"no verdict on the mean: {reason}"
         if p_divergence <= level:
             verdict, words = UNSTABLE, f"unstable: {reason}"
@@ -554,8 +517,8 @@ def _contrast(
         standard_error=error,
         interval=(low, high),
         p=min(1.0, p / share),
-        p_equivalence=min(1.0, 2 * equivalence_p(mean, error, freedom, margin) / share),
-        diverged=diverged,
+        p_equivalence=min(1.0, 2 * equivalence_p(mean, error, count - 1, margin) / share),
+        diverged=((gone, runs), (base_gone, runs)),
         p_divergence=p_divergence,
         seeds_needed=seeds_needed(error * math.sqrt(count), count, margin, share * level),
         verdict=verdict,
@@ -572,7 +535,9 @@ def _by_target(
 ) -> Contrast:
     """Judges a contrast by how many runs reach a target, and when."""
     (solved, runs), (base_solved, base_runs) = arm.share, base.share
-    p_sooner, gain = sooner_p(arm, base)
+    both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
+    gains, base_gains = np.split(log_rank_scores(both.updates, both.solved), [runs])  # + is sooner
+    p_sooner = permutation_p(gains, base_gains)
     p_count = boschloo_p(arm.share, base.share, "two-sided")
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
     shown = f"{solved} of {runs} solve it, of the base {base_solved} of {base_runs}"
@@ -585,7 +550,7 @@ def _by_target(
         verdict = BETTER if solved * base_runs > base_solved * runs else WORSE
         words = f"{verdict}: {shown}"
     elif p_sooner <= level:
-        verdict, when = (BETTER, "sooner") if gain > 0 else (WORSE, "later")
+        verdict, when = (BETTER, "sooner") if gains.mean() > 0 else (WORSE, "later")
         times = ["never" if r.median is None else f"{r.median:,.0f}" for r in (arm, base)]
         words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {shown}"
     # A mean and its interval would describe no run.

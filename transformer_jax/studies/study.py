@@ -27,6 +27,7 @@ from transformer_jax.runs.listing import reads_as_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.design import Design, seal_of
+from transformer_jax.studies.tables import signed, spell_interval
 
 # ---------------------------------------------------------------- register of looks
 
@@ -101,13 +102,7 @@ _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate"
 
 
 class Study:
-    """A study's directory.
-
-    Attributes:
-      path: Path of the directory.
-      root: Folder whose `cells` it shares with other studies.
-      record: Content of study.json; {} before the first cell.
-    """
+    """The study in the directory `path`; `record` is study.json, {} before the first cell."""
 
     def __init__(self, path: str | Path) -> None:
         """Reads study.json, if there is one."""
@@ -143,8 +138,8 @@ class Study:
         """The same in a notebook, with the verdicts."""
         heads = (f"compared with {self.base}", "difference", "interval", "")
         rows = [
-            [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
-            for arm, part in self.verdicts().get("arms", {}).items()
+            [arm, signed(v.get("mean")), spell_interval(v.get("interval")), v.get("words", "")]
+            for arm, v in self.verdicts().get("arms", {}).items()
         ]
         return html_table(repr(self), heads, rows)
 
@@ -155,7 +150,7 @@ class Study:
 
     @property
     def root(self) -> Path:
-        """The directory that holds `cells`."""
+        """The directory that holds `cells`, shared with other studies."""
         return Path(os.path.normpath(self.path.absolute() / self.record["root"]))
 
     @property
@@ -267,14 +262,6 @@ class Study:
 
     # ---- writing
 
-    def refuse_other_base(self, design: Design) -> None:
-        """Raises InvalidInput if the directory has a study whose baseline is no arm of a design."""
-        if self.record and self.base not in design.arms:
-            raise InvalidInput(
-                f"--workdir={self.path}: it holds a study of {', '.join(self.arms)} with the base "
-                f"{self.base!r}, which is no arm any more; choose another --workdir"
-            )
-
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
         """Writes study.json and returns the changes since it was sealed, in words.
 
@@ -284,7 +271,7 @@ class Study:
         sealed = design.sealed()
         if not self.record:
             seal = {"sealed": sealed, "seal": seal_of(sealed), "sealed_at": now()}
-            self.record = {"version": __version__, **seal, "seeds": []}
+            self.record = {"version": __version__, **seal}
         changed = changed_since(self.sealed, sealed)
         refused = [f"{key} changed after the first cell" for key in changed]
         # A change that was taken back is in looks.jsonl, if its verdicts were shown.
@@ -358,22 +345,13 @@ class Study:
 
     @property
     def identity(self) -> list[str]:
-        """Returns seal and time of sealing, by which the register knows the study."""
+        """Seal and time of sealing, by which the register knows the study."""
         return [self.record["seal"], self.record["sealed_at"]]
 
     def verdicts(self) -> dict[str, Any]:
         """Returns the content of verdicts.json; {} before the first comparison."""
         file = inside(self.path, "verdicts.json")
         return read_json(file) if file.exists() else {}
-
-
-def _short(value: Any) -> str:
-    """Returns a number, or two, for a table; a dash for None."""
-    numbers = value if isinstance(value, list) else [value]
-    if None in numbers:
-        return "–"
-    shown = ", ".join(f"{number:+.4f}" for number in numbers)
-    return f"[{shown}]" if len(numbers) > 1 else shown
 
 
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

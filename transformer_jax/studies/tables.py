@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.design import how_it_came
 from transformer_jax.studies.outcomes import (
     BETTER,
     CANNOT_TELL,
@@ -19,7 +17,6 @@ from transformer_jax.studies.outcomes import (
     UNSTABLE,
     WORSE,
 )
-from transformer_jax.studies.study import Study
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
@@ -66,13 +63,6 @@ def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> st
     return f"[{', '.join(signed(bound, digits) for bound in bounds)}]"
 
 
-def spell_share(value: float, base: float, digits: int = 0) -> str:
-    """Returns the difference of a number from the base's in per cent, or "" if at most 2 %."""
-    if abs(value - base) <= 0.02 * base:
-        return ""
-    return f"{value / base - 1:+.{digits}%}" if base else "+∞ %"
-
-
 def clock(seconds: float) -> str:
     """Returns seconds, minutes or hours, whichever reads best."""
     if seconds < 90:
@@ -80,9 +70,27 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def spell_changes(changes: Mapping[str, Any]) -> str:
-    """Returns an arm's changes, without the sections of the keys if that is unambiguous."""
-    return ", ".join(f"{key.removeprefix('model.')}={value}" for key, value in changes.items())
+# ---------------------------------------------------------------- arms before training
+
+CHANGE_HEADS = ("paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS")
+
+
+def change_cells(certificate: Mapping[str, Any]) -> list[str]:
+    """Returns how far a change took effect, from a check_manipulation; see CHANGE_HEADS."""
+    logits, gradient, rms = (spell(certificate[k], 3) for k in ("logits", "gradient", "input_rms"))
+    return [f"{certificate['paired']:.1%}", logits, signed(certificate["loss"]), gradient, rms]
+
+
+def unmatched(costs: Mapping[str, Mapping[str, float]], base: str) -> dict[str, str]:
+    """Maps each arm whose cost differs from the base's by more than 2 % to the differences."""
+    found: dict[str, list[str]] = {}
+    for name, cost in costs.items():
+        for what in ("parameters", "flops", "counted", "updates"):
+            value, of_base = cost[what], costs[base][what]
+            if abs(value - of_base) > 0.02 * of_base:
+                share = f"{value / of_base - 1:+.1%}" if of_base else "+∞ %"
+                found.setdefault(name, []).append(f"{what} {share}")
+    return {name: ", ".join(shares) for name, shares in found.items()}
 
 
 # ---------------------------------------------------------------- simple methods
@@ -131,13 +139,13 @@ def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (adjusted)", "verdict")
 
 
-def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
-    """Returns one row per arm, the base first."""
+def verdict_rows(arms: Mapping[str, Mapping], verdicts: Mapping[str, Any]) -> Rows:
+    """Returns one row per arm, the base first; `arms` are the facts of study.json."""
     base = verdicts["base"]
     rows = []
     for name in {base: None, **verdicts["values"]}:
         value, found = verdicts["values"][name], ["base", "", "", ""]
-        parameters = study.arms.get(name, {}).get("cost", {}).get("parameters")
+        parameters = arms.get(name, {}).get("cost", {}).get("parameters")
         if name != base:
             arm = verdicts["arms"][name]
             # The adjusted p is that of the word: "no different" has the one of equivalence.
@@ -146,14 +154,6 @@ def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
             found.append(arm["words"])
         rows.append([name, *map(spell, (parameters, value["mean"], value["deviation"])), *found])
     return rows
-
-
-def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress) -> None:
-    """Prints the comparison."""
-    progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
-    progress.say(table_text(HEADS, verdict_rows(study, verdicts)))
-    for note in notes_on(verdicts):
-        progress.say(note)
 
 
 def how_judged(verdicts: Mapping[str, Any]) -> str:
@@ -177,11 +177,15 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
         arm = verdicts["arms"].get(name, {})
         decides = arm.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
         interval = arm.get("interval") if decides else None
-        low, high = ("any" if end is None else signed(end) for end in ends)
-        sentences.append(
-            f"{name}: {low} to {high}, found {spell_interval(interval)}: "
-            f"{how_it_came(ends, interval)}"
-        )
+        came = "not known"
+        if interval is not None:
+            low, least = (-math.inf if pair[0] is None else pair[0] for pair in (ends, interval))
+            high, most = (math.inf if pair[1] is None else pair[1] for pair in (ends, interval))
+            came = "not as expected" if most < low or high < least else "open"
+            if low <= least and most <= high:
+                came = "as expected"
+        predicted = " to ".join("any" if end is None else signed(end) for end in ends)
+        sentences.append(f"{name}: {predicted}, found {spell_interval(interval)}: {came}")
     return sentences
 
 

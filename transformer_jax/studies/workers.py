@@ -81,10 +81,7 @@ class StudyProgress:
     """Progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
-        """Starts the clock, with the expected seconds of each cell that has to run.
-
-        `total` is the number of all cells, including those that need not run.
-        """
+        """Starts the clock, with the expected seconds of cells that have to run, of `total`."""
         self._progress, self._expected, self._total = progress, dict(seconds), total
         self._already = total - len(seconds)
         self._shares = dict.fromkeys(seconds, 0.0)
@@ -174,9 +171,6 @@ class Workers:
     """Trains cells; one that fails stops no other.
 
     Attributes:
-      estimate: Number of members at a time, and duration of cells.
-      progress: Where progress is reported.
-      stop: The signal that ends training.
       lost: (arm, seed) -> why a cell has no outcome.
       peak_bytes: Arm -> memory of a member's training program.
     """
