@@ -219,8 +219,10 @@ count()
 
 @pytest.mark.parametrize(
     ("program", "most_files", "most_lines"),
-    [(UNTIL_THE_FIRST_UPDATE, 70, 12_000), (ONE_PAGE, 42, 6_700)],
-    ids=["train", "one page"],
+    [
+        pytest.param(UNTIL_THE_FIRST_UPDATE, 70, 12_000, id="train"),
+        pytest.param(ONE_PAGE, 42, 6_700, id="one page", marks=pytest.mark.thorough),
+    ],
 )
 def test_little_is_imported(tmp_path, program, most_files, most_lines):
     """Bounds the code that lies between a command and the first update."""
