@@ -104,12 +104,6 @@ def looks_on(state, run, task, batch, step):
     run.params["token_embedding"] = None
     return {"step": step, "rows": len(batch["targets"]), "state": state.step}
 
-KEPT = []
-
-def keeps(state):
-    KEPT.append(state.params["token_embedding"]["embedding"])
-    return {"moved": jnp.abs(KEPT[-1] - KEPT[0]).max()}
-
 @intervenes
 def shrinks(state):
     return state._replace(params=jax.tree.map(lambda x: 0.5 * x, state.params)), {"done": 1}

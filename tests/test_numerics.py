@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, a_few_of
 from transformer_jax.config import DEFAULTS
 from transformer_jax.config_files import load_config
 from transformer_jax.resolve import all_options
@@ -59,10 +59,12 @@ def defaults():
     return found
 
 
+KEPT = ("tiny", "dropout", "rotary", "muon", "schedule_free", "accumulated", "bfloat16")
 STORED = json.loads(FILE.read_text())
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# The others are of components and tasks that more tests look at.
+@pytest.mark.parametrize("name", a_few_of(CONFIGS, KEPT))
 def test_a_dozen_configs_train_as_they_did(name):
     assert losses_of(name) == pytest.approx(STORED["losses"][name], rel=2e-4)
 
