@@ -144,6 +144,9 @@ def short(**changes):
     return load_config(TINY, {**steps, "evaluation.every": "2", **changes})
 
 
+METRIC, HOOK = "evaluation.metrics", "hooks.functions"
+
+
 def own(*names):
     return ",".join(f"own_looks:{name}" for name in names)
 
@@ -225,11 +228,12 @@ def test_every_metric_says_unit_and_direction(metric):
 
 def test_what_fills_up_a_batch_is_not_measured(folder):
     """The validation split has 697 windows, which batches of 64 and of 48 do not divide."""
-    config = short(**{"evaluation.metrics": own("by_sums", "rows") + ",brier_score"})
-    prepared = prepare(config)
-    run = prepared.run(random_params(prepared.model), 0, config)
     scores = []
     for size in (64, 48):
+        asked = own("by_sums", "rows") + ",brier_score"
+        config = short(**{METRIC: asked, "evaluation.batch_size": str(size)})
+        prepared = prepare(config)
+        run = prepared.run(random_params(prepared.model), 0, config)
         scored = evaluate(make_score(run.model), run.params, prepared.task, "validation", size)
         assert scored.protocol["examples"] % size
         at = Measured(run, prepared.task, "validation", scored)
@@ -290,9 +294,6 @@ def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
     assert last["test/own_looks:fails_at_the_end"] is None
     assert last["test/own_looks:last_update"] == 4
     assert RunDirectory("run").status() == "done"
-
-
-METRIC, HOOK = "evaluation.metrics", "hooks.functions"
 
 
 @pytest.mark.parametrize(
