@@ -15,9 +15,13 @@ from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax import config_files as configs
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import flatten, load_config
-from transformer_jax.data.tasks import TRAITS
+from transformer_jax.data.sources.files import EMBEDDED
+from transformer_jax.data.tasks import TASKS, TRAITS
+from transformer_jax.data.tokenizers import TOKENIZERS
 from transformer_jax.declarations import Option
 from transformer_jax.errors import InvalidInput
+from transformer_jax.models import MODELS
+from transformer_jax.models.vision import VARIANTS
 from transformer_jax.options import (
     Count,
     Initial,
@@ -31,6 +35,7 @@ from transformer_jax.options import (
 from transformer_jax.own import names_own
 from transformer_jax.resolve import all_options, completed, option_for, stated, unread
 from transformer_jax.training.prepared import prepare
+from transformer_jax.training.showcases import Demonstration, demonstration_of
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
 
@@ -50,14 +55,19 @@ def option(key):
     return found
 
 
-def test_shares_of_a_mixture_are_thousandths_and_leave_one_for_the_first_source():
-    accepts = option("data.mixture").accepts
-    assert accepts(("a=0.333", "b=0.333", "c=0.333"))
-    assert not accepts(tuple(f"{name}=0.2496" for name in "abcd")), "rounded they are all of it"
-    assert not accepts(tuple(f"{name}=0.0906" for name in "abcdefghijk"))
-    assert not accepts(("a=0.0004",))
-    assert not accepts(("a=inf",))
-    assert not option("optimizer.learning_rate_multipliers").accepts(("block_0=inf",))
+@pytest.mark.parametrize(
+    ("key", "value", "is_accepted"),
+    [
+        ("data.mixture", ("a=0.333", "b=0.333", "c=0.333"), True),
+        ("data.mixture", tuple(f"{name}=0.2496" for name in "abcd"), False),  # rounded, all of it
+        ("data.mixture", tuple(f"{name}=0.0906" for name in "abcdefghijk"), False),
+        ("data.mixture", ("a=0.0004",), False),
+        ("data.mixture", ("a=inf",), False),
+        ("optimizer.learning_rate_multipliers", ("block_0=inf",), False),
+    ],
+)
+def test_shares_are_thousandths_and_leave_one_for_the_first_source(key, value, is_accepted):
+    assert option(key).accepts(value) == is_accepted
 
 
 def test_every_option_has_a_meaning_and_every_default_and_example_is_allowed():
@@ -98,13 +108,11 @@ def test_types_say_what_they_allow(kind, words, inside, outside):
 
 def test_variants_of_a_family_share_the_options_of_one_name():
     """The size of what positions add is stated once, whichever encoding makes it."""
-    stated_once = {"model.position_options.rms": 0.06}
+    key, config = "model.position_options.rms", {"model__position_options__rms": "0.06"}
     for position in ("learned", "sinusoidal"):
-        config = tiny_config(model__position=position, model__position_options__rms="0.06")
-        assert flatten(config)["model.position_options.rms"] == 0.06
-        assert not unread({**stated_once, "model.position": position})
-    found = unread({**stated_once, "model.position": "rotary"})
-    assert found == {"model.position_options.rms": "model.position=rotary"}
+        assert flatten(tiny_config(model__position=position, **config))[key] == 0.06
+        assert not unread({key: 0.06, "model.position": position})
+    assert unread({key: 0.06, "model.position": "rotary"}) == {key: "model.position=rotary"}
 
 
 def test_an_option_that_is_not_stated_follows_the_variant():
@@ -134,19 +142,10 @@ def test_a_config_of_another_version_reads_if_it_states_what_is_known(tmp_path):
 
 
 def test_tables_of_tasks_are_complete():
-    from transformer_jax.data.sources.files import EMBEDDED
-    from transformer_jax.data.tasks import TASKS
-    from transformer_jax.data.tokenizers import TOKENIZERS
-    from transformer_jax.models import MODELS
-    from transformer_jax.models.vision import VARIANTS
-    from transformer_jax.training.showcases import Demonstration, demonstration_of
-
     assert OPTIONS["data.tokenizer"].allowed == (
         f"one of: {', '.join(TOKENIZERS)}, the path of a tokenizer.json, or your own MODULE:NAME"
     )
-    sizes = "|".join(VARIANTS)
-    assert option("model.variant").accepts(f"{next(iter(VARIANTS))}/4")
-    assert f"({sizes})" == "(Ti|S|B|L|H)"
+    assert all(option("model.variant").accepts(f"{variant}/4") for variant in VARIANTS)
     # A task without a row there takes any architecture and source, and shows its guesses.
     assert set(TRAITS) <= set(TASKS)
     assert all(isinstance(demonstration_of(task), Demonstration) for task in TASKS)
@@ -165,9 +164,8 @@ def test_a_stored_config_that_lost_a_part_is_refused(lost):
 def test_a_config_states_what_differs_from_the_defaults_and_nothing_else():
     flat = flatten(tiny_config(data__length=24, model__max_length=48))
     said = stated(flat)
-    assert said["data.length"] == 24
-    assert said["model.max_length"] == 48
-    assert said["model.width"] == 32
+    wanted = {"data.length": 24, "model.max_length": 48, "model.width": 32}
+    assert {key: said[key] for key in wanted} == wanted
     assert "model.max_length" not in stated(flatten(tiny_config(data__length=24)))
     assert "training.clip_norm" not in said
     assert completed(said) == completed(flat)
@@ -185,28 +183,24 @@ def test_c39_every_shipped_config_is_allowed(path):
     load_config(str(path), {})
 
 
-GOLDEN = ROOT / "tests" / "golden" / "reference.json"
-
-
-def test_c39_a_changed_default_is_a_visible_diff():
-    assert configs.to_json(reference.get_config()) == GOLDEN.read_text()
+MUP = {"model__parametrisation": "mup"}
+STATES = {"model__mixer": "state_space"}
+ROTARY = {"model__position": "rotary"}
+SCHEDULE_FREE = {"optimizer__name": "schedule_free"}
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model__mixer": "state_space", "model__value_dim": "4"}, "value_dim=4 would do nothing"),
+        ({**STATES, "model__value_dim": "4"}, "value_dim=4 would do nothing"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
         (
-            {
-                "model__position": "rotary",
-                "model__position_options__original_length": "16",
-            },
+            {**ROTARY, "model__position_options__original_length": "16"},
             "are of scaling=llama3; without it they do nothing",
         ),
         (
             {
-                "model__position": "rotary",
+                **ROTARY,
                 "model__position_options__scaling": "llama3",
                 "model__position_options__high_freq_factor": "0.5",
             },
@@ -214,40 +208,33 @@ def test_c39_a_changed_default_is_a_visible_diff():
         ),
         (
             {
-                "data__task": "text_classification",
-                "model__architecture": "encoder",
+                **{"data__task": "text_classification", "model__architecture": "encoder"},
                 "model__mask": "causal",
             },
             "pooling=class_token reads the first place, which then sees nothing but itself",
         ),
-        ({"model__mixer": "state_space", "model__attention": "sink"}, "sink would do nothing"),
-        ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),
+        ({**STATES, "model__attention": "sink"}, "sink would do nothing"),
+        ({**STATES, **MUP}, "not worked out for"),
         ({"model__attention": "gated_delta", "model__dropout_rate": "0.1"}, "no weights that"),
-        ({"model__parametrisation": "mup", "optimizer__name": "sgd"}, "for Adam and the like"),
-        ({"model__parametrisation": "mup", "optimizer__name": "adam"}, "part of the gradient"),
-        (
-            {"model__parametrisation": "mup", "model__initialisation": "xavier"},
-            "expected depth_scaled",
-        ),
-        ({"model__parametrisation": "mup", "model__mlp_dim": "64"}, "has to grow with the width"),
-        ({"optimizer__name": "schedule_free"}, "takes a mean instead of a falling rate"),
+        ({**MUP, "optimizer__name": "sgd"}, "for Adam and the like"),
+        ({**MUP, "optimizer__name": "adam"}, "part of the gradient"),
+        ({**MUP, "model__initialisation": "xavier"}, "expected depth_scaled"),
+        ({**MUP, "model__mlp_dim": "64"}, "has to grow with the width"),
+        (SCHEDULE_FREE, "takes a mean instead of a falling rate"),
         ({"hooks__functions": "residual_norms,residual_norms"}, "hooks.functions"),
         (
-            {
-                "optimizer__name": "schedule_free",
-                "schedule__name": "constant",
-                "training__weight_ema": "0.9",
-            },
+            {**SCHEDULE_FREE, "schedule__name": "constant", "training__weight_ema": "0.9"},
             "a mean already",
         ),
         (
-            {
-                "schedule__name": "warmup_stable_decay",
-                "schedule__warmup_steps": "45",
-            },
+            {"schedule__name": "warmup_stable_decay", "schedule__warmup_steps": "45"},
             "warm-up and decay are longer",
         ),
         ({"data__unscored": "16"}, "expected less than data.length=16"),
+        ({"model__max_length": 8}, "expected at least data.length=16"),
+        ({"training__accumulation": 3}, "divisor of training.batch_size=8, nearest 2"),
+        ({"training__steps": 10}, "expected less than training.steps=10"),
+        ({"evaluation__stride": 17}, "expected at most data.length=16"),
     ],
 )
 def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason):
@@ -261,30 +248,20 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
         ({"model__num_kv_heads": "3"}, "expected a divisor of num_heads 4, got 3, nearest 2"),
         ({"model__attention": "linear", "model__position": "t5"}, "no scores that a bias could"),
         (
-            {
-                "model__attention": "gated_delta",
-                "model__mask": "window",
-                "model__dropout_rate": "0",
-            },
+            {"model__attention": "gated_delta", "model__mask": "window", "model__dropout_rate": 0},
             "expected a causal mask",
         ),
-        ({"model__mixer": "state_space", "model__position": "rotary"}, "position: a state-space"),
+        ({**STATES, **ROTARY}, "position: a state-space"),
         ({"model__attention": "linear", "model__attention_scale": "1"}, "linear attention has no"),
         ({"model__attention": "differential", "model__head_dim": "7"}, "even number, got 7"),
-        (
-            {"model__position": "rotary", "model__position_options__fraction": "0.1"},
-            "0.1 of 8 features are 0",
-        ),
+        ({**ROTARY, "model__position_options__fraction": "0.1"}, "0.1 of 8 features are 0"),
         (
             {"model__position": "sinusoidal", "model__width": "33", "model__head_dim": "8"},
             "expected an even number, got 33",
         ),
         ({"model__position": "sinusoidal_2d"}, "sinusoidal_2d needs rows and columns of patches"),
         (
-            {
-                "model__feed_forward": "mixture",
-                "model__feed_forward_options__num_chosen": "9",
-            },
+            {"model__feed_forward": "mixture", "model__feed_forward_options__num_chosen": "9"},
             "at most num_experts 4, got 9",
         ),
     ],
@@ -323,22 +300,13 @@ def test_c36_unambiguous_text_is_taken(key, text, value):
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("training.steps", "1.5"),
-        ("training.steps", "True"),
-        ("training.steps", "None"),
-        ("training.steps", "0"),
-        ("training.steps", "inf"),
+        *(("training.steps", text) for text in ("1.5", "True", "None", "0", "inf")),
         ("model.use_bias", "maybe"),
-        ("optimizer.learning_rate", "nan"),
-        ("optimizer.learning_rate", "inf"),
-        ("optimizer.learning_rate", "-1"),
-        ("optimizer.learning_rate", "0"),
+        *(("optimizer.learning_rate", text) for text in ("nan", "inf", "-1", "0")),
         ("training.batch_size", "0"),
         ("model.dropout_rate", "1.0"),
-        ("data.splits", "0.5,0.5"),
-        ("data.splits", "3"),
-        ("seed", "-1"),
-        ("seed", str(2**32)),
+        *(("data.splits", text) for text in ("0.5,0.5", "3")),
+        *(("seed", text) for text in ("-1", str(2**32))),
         ("model.position", "learnt"),
         ("data.source", ""),
     ],
@@ -346,42 +314,32 @@ def test_c36_unambiguous_text_is_taken(key, text, value):
 def test_c37_out_of_domain_is_refused_with_what_is_allowed(key, text):
     with pytest.raises(InvalidInput) as error:
         load_config(TINY, {key: text})
-    assert f"{key}={text}" in str(error.value)
-    assert option(key).allowed in str(error.value)
     message = str(error.value)
+    assert f"{key}={text}" in message
+    assert option(key).allowed in message
     assert "did you mean" in message or f"e.g. {key}={option(key).example}" in message
 
 
-def test_c33_typos_get_the_nearest_key_of_the_whole_tree():
-    assert "did you mean model.depth?" in refusal(model__dept=4)
-    assert "did you mean model.dtype?" in refusal(dtype="bfloat16")
-    assert "did you mean optimizer.learning_rate?" in refusal(training__learning_rate=1)
-    assert "did you mean optimizer.learning_rate?" in refusal(learnin_rate=1)
-    assert "did you mean learned?" in refusal(model__position="learnt")
+@pytest.mark.parametrize(
+    ("key", "value", "nearest"),
+    [
+        ("model__dept", 4, "model.depth"),
+        ("dtype", "bfloat16", "model.dtype"),
+        ("training__learning_rate", 1, "optimizer.learning_rate"),
+        ("learnin_rate", 1, "optimizer.learning_rate"),
+        ("model__position", "learnt", "learned"),
+    ],
+)
+def test_c33_typos_get_the_nearest_key_of_the_whole_tree(key, value, nearest):
+    assert f"did you mean {nearest}?" in refusal(**{key: value})
 
 
 def test_c37_all_problems_in_one_report():
     report = refusal(model__dept=4, model__width=-3, training__steps="x", seed=-1)
-    for key in ("model.dept", "model.width", "training.steps", "seed"):
-        assert key in report
+    assert all(key in report for key in ("model.dept", "model.width", "training.steps", "seed"))
     assert len(report.splitlines()) == 4
-    many = {key: "?" for key, each in OPTIONS.items() if "number" in each.allowed}
-    with pytest.raises(InvalidInput) as error:
-        load_config(TINY, many)
-    assert len(str(error.value).splitlines()) == 8
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"model__max_length": 8}, "expected at least data.length=16"),
-        ({"training__accumulation": 3}, "divisor of training.batch_size=8, nearest 2"),
-        ({"training__steps": 10}, "expected less than training.steps=10"),
-        ({"evaluation__stride": 17}, "expected at most data.length=16"),
-    ],
-)
-def test_values_that_do_not_fit_each_other(overrides, message):
-    assert message in refusal(**overrides)
+    many = {key.replace(".", "__"): "?" for key, o in OPTIONS.items() if "number" in o.allowed}
+    assert len(refusal(**many).splitlines()) == 8
 
 
 def test_max_length_follows_the_data_until_it_is_set():
@@ -393,21 +351,10 @@ def test_max_length_follows_the_data_until_it_is_set():
 # ---------------------------------------------------------------- files
 
 
-def test_c34_a_typo_inside_a_config_file_is_refused(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from configs import tiny\n"
-        "def get_config():\n    c = tiny.get_config()\n    c.model.num_head = 8\n    return c\n"
-    )
-    with pytest.raises(
-        InvalidInput, match=r"model.num_head: no such option; did you mean model.num_heads"
-    ):
-        load_config(str(path), {})
-
-
 _MADE = (
     "from ml_collections import ConfigDict, FrozenConfigDict\ndef get_config():\n    return {}\n"
 )
+_TYPO = "c = tiny.get_config()\n    c.model.num_head = 8\n    return c\n"
 
 
 @pytest.mark.parametrize(
@@ -424,6 +371,10 @@ _MADE = (
         (
             _MADE.format("ConfigDict({'model': {'norm': {'name': 'rms_norm'}}})"),
             r"mine.py: model.norm.name: no such option",
+        ),
+        (
+            f"from configs import tiny\ndef get_config():\n    {_TYPO}",
+            r"model.num_head: no such option; did you mean model.num_heads",
         ),
     ],
 )
@@ -450,13 +401,7 @@ def test_c38_dump_and_load_is_a_fixed_point():
 
 @pytest.mark.parametrize(
     "stored",
-    [
-        "",
-        "[]",
-        '{"model": {"width": "x"}}',
-        '{"__class__": "os.system"}',
-        '{"seed": "!!python/object"}',
-    ],
+    ["", "[]", '{"model": {"width": "x"}}', '{"__class__": "os.system"}', '{"seed": "!!python/o"}'],
 )
 def test_c74_a_stored_config_is_data(stored):
     before = set(sys.modules)
@@ -468,19 +413,15 @@ def test_c74_a_stored_config_is_data(stored):
 # ---------------------------------------------------------------- as a command
 
 
-def test_refusals_of_the_command_are_short_and_exit_with_2(tmp_path):
+def test_refusals_of_the_command_are_short_exit_with_2_and_take_at_most_some_seconds(tmp_path):
     base = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}")
+    started = time.monotonic()
     refused(command("train", *base, "--config.model.dept=4"), "model.dept", "model.depth")
+    assert command("train", base[0], "--help").returncode == 0
+    assert time.monotonic() - started < 16
     refused(attempt("train", *base, "--wrkdir=x"), "--wrkdir", "--workdir")
-    refused(attempt("train", f"--workdir={tmp_path / 'run'}"), "--config")
-    refused(attempt("train", *base[1:], "--config=configs/tinny.py"), "configs/tiny.py")
+    refused(attempt("train", base[1]), "--config")
+    refused(attempt("train", base[1], "--config=configs/tinny.py"), "configs/tiny.py")
     refused(attempt("train", *base, "stray"), "stray")
     refused(attempt("train", *base, "--config.data.source=nowhere.txt"), "data.source=nowhere.txt")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_help_and_refusals_take_at_most_some_seconds():
-    for flag, code in (("--help", 0), ("--config.model.dept=3", 2)):
-        started = time.monotonic()
-        assert command("train", f"--config={TINY}", flag).returncode == code
-        assert time.monotonic() - started < 8

@@ -6,15 +6,22 @@ import pytest
 from experiments import results
 from experiments.course import checks, solution, statements
 from experiments.course.statements import STATEMENTS, Claim, Statement, outcome_of, run_check
-from tests.conftest import attempt, command, refused
-from transformer_jax import causal_mask, scaled_dot_product_attention
+from tests.conftest import a_few_of, attempt, random_params, refused
+from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
 from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE
 
 CHECKS = {row.says: row.check for row in STATEMENTS if row.check}
 CHECKS |= checks.WORKED | {e.holds: e.demonstrate for e in checks.ERRATA if e.demonstrate}
 
 
-@pytest.mark.parametrize("says", CHECKS)
+# Whole models are compiled here; the laws show the same of every variant.
+SLOW = (
+    *("The causal mask lets", "Layer norm gives mean 0", "only the loop over the true tokens"),
+    *("Without positions the last output", "Without positions attention is"),
+)
+
+
+@pytest.mark.parametrize("says", a_few_of(CHECKS, [s for s in CHECKS if not s.startswith(SLOW)]))
 def test_what_is_exact_holds(says):
     holds, told = run_check(CHECKS[says])
     assert holds, told
@@ -74,17 +81,15 @@ def test_the_loops_agree_with_ours(rng):
 
 
 def test_the_loops_agree_with_our_heads(rng):
-    import jax
-
-    from transformer_jax import MultiHeadAttention
-
     inputs = rng.normal(size=(5, 6)).astype(np.float32)
     attend = MultiHeadAttention(num_heads=3, use_bias=False)
-    params = attend.init(jax.random.key(0), inputs)
-    kernels = [params["params"][n]["kernel"] for n in ("query", "key", "value", "out")]
+    params = random_params(attend, inputs)
+    kernels = [np.asarray(params[n]["kernel"]) for n in ("query", "key", "value", "out")]
     mask = np.asarray(causal_mask(5))
-    loops = solution.multi_head_attention(inputs, *map(np.asarray, kernels), 3, mask)
-    np.testing.assert_allclose(attend.apply(params, inputs, mask=mask), loops, atol=1e-6)
+    loops = solution.multi_head_attention(inputs, *kernels, 3, mask)
+    np.testing.assert_allclose(
+        attend.apply({"params": params}, inputs, mask=mask), loops, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["attention", "multi_head_attention"])
@@ -97,20 +102,21 @@ def test_every_known_mistake_is_named(name):
     assert solution._check(name, getattr(solution, name), cases).right
 
 
+STABLE = "np.exp(s - s.max(-1, keepdims=True))"
 SOLUTIONS = {
-    "right": ("weights @ value", "np.exp(s - s.max(-1, keepdims=True))", "right  attention"),
+    "right": ("weights @ value", STABLE, "right  attention"),
     "overflows": ("weights @ value", "np.exp(s)", "subtract each row's largest score"),
-    "wrong shape": ("(weights @ value).T", "np.exp(s - s.max(-1, keepdims=True))", "(5, 3)"),
+    "wrong shape": ("(weights @ value).T", STABLE, "(5, 3)"),
     "two things": ("weights @ value", "np.exp(s * 2)", "subtract each row's largest score"),
     "infinity times 0": (
         "weights @ value",
         "np.exp(s if mask is None else s + 0 * -np.inf)",
         "with a mask it gives NaN",
     ),
-    "returns two": ("weights @ value, weights", "np.exp(s - s.max(-1, keepdims=True))", "a tuple"),
-    "leaves": ("__import__('sys').exit(0)", "np.exp(s - s.max(-1, keepdims=True))", "SystemExit"),
-    "raises": ("weights @ values", "np.exp(s - s.max(-1, keepdims=True))", "NameError"),
-    "something else": ("2 * weights @ value", "np.exp(s - s.max(-1, keepdims=True))", "differ by"),
+    "returns two": ("weights @ value, weights", STABLE, "a tuple"),
+    "leaves": ("__import__('sys').exit(0)", STABLE, "SystemExit"),
+    "raises": ("weights @ values", STABLE, "NameError"),
+    "something else": ("2 * weights @ value", STABLE, "differ by"),
 }
 _FILE = """import numpy as np
 def attention(query, key, value, mask=None):
@@ -137,11 +143,11 @@ def test_somebodys_own_file(kind, tmp_path):
 def test_the_command_checks_a_solution_and_refuses_what_is_none(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(_FILE.format(output="weights @ value", exponential="np.exp(s)"))
-    result = command("course", f"--solution={path}")
+    result = attempt("course.__main__", f"--solution={path}")
     assert result.returncode == 1
     assert "wrong  attention: large scores overflow" in result.stdout
-    refused(attempt("course.__main__", f"--solution={tmp_path / 'none.py'}"), "no such file")
-    path.write_text("x = 1\n")
-    refused(attempt("course.__main__", f"--solution={path}"), "multi_head_attention")
-    path.write_text("x = ")
-    refused(attempt("course.__main__", f"--solution={path}"), "SyntaxError")
+    path.unlink()
+    refused(attempt("course.__main__", f"--solution={path}"), "no such file")
+    for text, told in (("x = 1\n", "multi_head_attention"), ("x = ", "SyntaxError")):
+        path.write_text(text)
+        refused(attempt("course.__main__", f"--solution={path}"), told)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.text import load_text, read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training.build import make_task
 from transformer_jax.training.loop import train
@@ -88,10 +90,25 @@ def files(tmp_path):
     return tmp_path
 
 
-def task_of(files, mixture, **changes):
+def config_of(files, mixture, **changes):
     options = {"data__source": files / "b.txt", "data__tokenizer": "byte", "data__length": 16}
-    options["data__mixture"] = mixture
-    return make_task(tiny_config(**options, **changes))
+    return tiny_config(**options, data__mixture=mixture, **changes)
+
+
+def task_of(files, mixture, **changes):
+    return make_task(config_of(files, mixture, **changes))
+
+
+def test_a_run_of_a_mixture_scores_one_source_alone_and_knows_its_texts(files, tmp_path):
+    config = config_of(files, f"{files}/a.txt=0.25", training__steps=12)
+    run = tmp_path / "run"
+    train(config, run, Silent())
+    whole = RunDirectory(run).evaluation()["test"]["protocol"]["targets"]
+    alone = attempt("evaluate", f"--workdir={run}", f"--source={files}/a.txt", "--json")
+    assert 0 < json.loads(alone.stdout)["protocol"]["targets"] < whole, alone.stderr
+    (files / "a.txt").write_text("cba\n" * 500)
+    with pytest.raises(InvalidInput, match="the data changed"):
+        train(config, run, Silent())
 
 
 def test_a_mixture_is_read_split_and_scored_source_by_source(files):
@@ -101,9 +118,8 @@ def test_a_mixture_is_read_split_and_scored_source_by_source(files):
     assert "60.0%" in remark
     assert "a.txt" in remark
     rows = np.concatenate([task.batch(0, step)["inputs"]["tokens"] for step in range(125)])
-    counts = [sum(b":" in row.tobytes() for row in rows.astype(np.uint8))]
-    counts += [len(rows) - counts[0]]
-    assert counts[0] == round(0.6 * len(rows)) or len(rows) % 1000
+    assert len(rows) == 1000
+    assert sum(b":" in row.tobytes() for row in rows.astype(np.uint8)) == 600  # of source b
     shares = tuple(tiny_config().data.splits)
     alone = [
         load_text(str(files / f"{name}.txt"), "byte").stream.split(shares)["test"] for name in "bac"
@@ -120,15 +136,10 @@ def test_a_mixture_is_read_split_and_scored_source_by_source(files):
 def test_counts_of_a_long_mixture_are_of_all_its_sources(files, monkeypatch):
     """The gate of a study would else know the first source alone, and be scored on all."""
     monkeypatch.setattr(baselines, "_MOST_TOKENS", 400)  # fewer than there are
-    task = task_of(files, f"{files}/a.txt=0.25,{files}/c.txt=0.15")
-    counted = []
-    of_rows = baselines.NGrams.of_rows
-    monkeypatch.setattr(
-        baselines.NGrams,
-        "of_rows",
-        lambda rows, *more: counted.append(rows) or of_rows(rows, *more),
-    )
-    baselines._of_text(task, 1)
+    counted, of_rows = [], baselines.NGrams.of_rows
+    noted = lambda rows, *more: counted.append(rows) or of_rows(rows, *more)
+    monkeypatch.setattr(baselines.NGrams, "of_rows", noted)
+    baselines.baselines_of(task_of(files, f"{files}/a.txt=0.25,{files}/c.txt=0.15"), 1)
     last = counted[0][:, -1]
     assert len(last) == pytest.approx(400, abs=3)
     digits = np.isin(last, [ord(c) for c in "0123456789: d"])
@@ -137,29 +148,13 @@ def test_counts_of_a_long_mixture_are_of_all_its_sources(files, monkeypatch):
     assert not digits[245:].any()
 
 
-def test_where_the_files_lie_does_not_matter(files, tmp_path):
-    (tmp_path / "moved").mkdir()
-    for file in files.glob("*.txt"):
-        (tmp_path / "moved" / file.name).write_text(file.read_text())
-    facts = [
-        task_of(folder, f"{folder}/a.txt=0.25").facts for folder in (files, tmp_path / "moved")
-    ]
-    assert facts[0]["sha256"] == facts[1]["sha256"]
-    assert facts[0]["sha256"] != task_of(files, f"{files}/a.txt=0.26").facts["sha256"]
-
-
-def test_a_run_of_a_mixture_scores_one_source_alone_and_knows_its_texts(files, tmp_path):
-    options = {"data__source": files / "b.txt", "data__tokenizer": "byte", "data__length": 16}
-    options["data__mixture"] = f"{files}/a.txt=0.25"
-    config, run = tiny_config(**options, training__steps=12), tmp_path / "run"
-    train(config, run, Silent())
-    whole = json.loads((run / "evaluation.json").read_text())["test"]["protocol"]["targets"]
-    alone = attempt("evaluate", f"--workdir={run}", f"--source={files}/a.txt", "--json")
-    assert alone.returncode == 0, alone.stderr
-    assert 0 < json.loads(alone.stdout)["protocol"]["targets"] < whole
-    (files / "a.txt").write_text("cba\n" * 500)
-    with pytest.raises(InvalidInput, match="the data changed"):
-        train(config, run, Silent())
+def test_where_the_files_lie_does_not_matter(files):
+    shutil.copytree(files, files / "moved")
+    first, moved, other = (
+        task_of(folder, f"{folder}/a.txt={share}").facts["sha256"]
+        for folder, share in ((files, 0.25), (files / "moved", 0.25), (files, 0.26))
+    )
+    assert first == moved != other
 
 
 @pytest.mark.parametrize(
@@ -187,12 +182,18 @@ def test_a_wrong_mixture_is_refused(files, mixture, told):
 def test_shards_are_split_by_bytes_without_reading_them(files, monkeypatch):
     for module in (shards_module, stream_module):
         monkeypatch.setattr(module, "COUNTED_AT_ONCE", 100)
+    folder, shares = files / "s", (0.6, 0.3, 0.1)
     tokenizer = make_tokenizer("bpe", lambda: [(files / "b.txt").read_text()], 300, None)
-    count = write_shards(read_pieces(str(files / "b.txt")), tokenizer, files / "s", 250)
-    index = json.loads((files / "s" / "index.json").read_text())
+    count = write_shards(read_pieces(str(files / "b.txt")), tokenizer, folder, 250)
+    index = json.loads((folder / "index.json").read_text())
     assert len(index["byte_ends"]) == -(-count // 100)
     assert index["byte_ends"][-1] == (files / "b.txt").stat().st_size
-    fast = load_text(str(files / "s"), "ignored").stream
+
+    def stream_now():
+        (folder / "index.json").write_text(json.dumps(index))
+        return load_text(str(folder), "ignored").stream
+
+    fast = stream_now()
     read, tokens_at = [], type(fast.tokens).__getitem__
 
     def counted(self, indices):
@@ -201,15 +202,11 @@ def test_shards_are_split_by_bytes_without_reading_them(files, monkeypatch):
         return tokens
 
     monkeypatch.setattr(type(fast.tokens), "__getitem__", counted)
-    ours = fast.split((0.6, 0.3, 0.1), tokenizer.token_bytes)
+    ours = fast.split(shares, tokenizer.token_bytes)
     assert sum(read) <= 2 * 100  # the pieces in which a split begins
-    assert len(load_text(str(files / "s"), "ignored").stream.byte_ends) == len(index["byte_ends"])
+    assert len(fast.byte_ends) == len(index["byte_ends"])
     index["byte_ends"].pop()
-    (files / "s" / "index.json").write_text(json.dumps(index))
-    assert load_text(str(files / "s"), "ignored").stream.byte_ends is None
+    assert stream_now().byte_ends is None
     del index["byte_ends"]  # as older shards are
-    (files / "s" / "index.json").write_text(json.dumps(index))
-    slow = load_text(str(files / "s"), "ignored").stream.split(
-        (0.6, 0.3, 0.1), tokenizer.token_bytes
-    )
+    slow = stream_now().split(shares, tokenizer.token_bytes)
     assert [(s.begin, s.end) for s in ours.values()] == [(s.begin, s.end) for s in slow.values()]

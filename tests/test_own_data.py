@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, attempt, refused
-from tests.test_tasks import config_for, sources  # noqa: F401, a fixture
+from tests.test_cells import hashed
+from tests.test_tasks import TASK, config_for, sources  # noqa: F401, a fixture
 from transformer_jax import TASK_LAWS, load_run
 from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.tasks.batch import take_rows
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.cells import cell_hash
 from transformer_jax.training.build import make_task
 from transformer_jax.training.loop import train
 from transformer_jax.training.prepared import prepare
@@ -65,9 +65,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "own_letters.py").write_text(TOKENIZER.replace("Mine", "Pairs"))
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in ("own_task", "own_data", "own_letters"):
-        sys.modules.pop(name, None)
+    return tmp_path
 
 
 def short(**changes):
@@ -76,39 +74,28 @@ def short(**changes):
 
 
 SORTING = {"data.task": "own_task:Sorting"}
-SYMBOLS = {"data.symbols": "5"}
 
 # ---------------------------------------------------------------- laws
 
-_LANGUAGES = [
-    {"data.source": name, "data.length": "16", "data.symbols": "12"}
-    for name in ("copy", "recall", "markov")
-]
+_SYNTHETIC = {"data.task": "synthetic", "data.length": "16", "data.symbols": "12"}
+_TASKS = {
+    **{name: {**_SYNTHETIC, "data.source": name} for name in ("copy", "recall", "markov")},
+    "one text": {"data.length": "64"},
+    "documents": {
+        "data.separate_documents": "True", "data.document_separator": "", "data.length": "24",
+    },
+    "masked": {"data.task": "masked_language_modelling", "model.architecture": "encoder"},
+    "sums": {"data.task": "synthetic", "data.source": "modular_addition", "data.length": "4"},
+}  # fmt: skip
 
 
-def tasks_of(files):
-    for kind, path in files.items():
-        if path.name != "text.txt":  # it says the same again and again, in every split
-            yield kind, make_task(config_for(kind, path))
-    for changes in _LANGUAGES:
-        config = load_config(TINY, {"data.task": "synthetic", **changes})
-        yield changes["data.source"], make_task(config)
-    yield "text", make_task(load_config(TINY, {"data.length": "64"}))
-    apart = {"data.separate_documents": "True", "data.document_separator": "", "data.length": "24"}
-    yield "documents", make_task(load_config(TINY, apart))
-    masked = {"data.task": "masked_language_modelling", "model.architecture": "encoder"}
-    yield "masked", make_task(load_config(TINY, masked))
-    sums = {"data.task": "synthetic", "data.source": "modular_addition", "data.length": "4"}
-    yield "sums", make_task(load_config(TINY, sums))
-
-
-def test_every_task_keeps_the_laws_of_tasks(sources):  # noqa: F811
-    for name, task in tasks_of(sources):
-        for law in TASK_LAWS.values():
-            try:
-                law(task)
-            except AssertionError as error:
-                raise AssertionError(f"{name}: {law.__name__}: {error}") from error
+# The text of test_tasks says the same again and again, in every split.
+@pytest.mark.parametrize("name", [*(kind for kind in TASK if "text" not in kind), *_TASKS])
+def test_every_task_keeps_the_laws_of_tasks(sources, name):  # noqa: F811
+    config = config_for(name, sources) if name in TASK else load_config(TINY, _TASKS[name])
+    task = make_task(config)
+    for law in TASK_LAWS.values():
+        law(task)
 
 
 class Broken:
@@ -171,8 +158,7 @@ def with_padding(batch, task, size):
     ],
 )  # fmt: skip
 def test_a_task_that_breaks_a_law_is_told_of(law, words, changes):
-    config = load_config(TINY, {"data.task": "synthetic", **_LANGUAGES[0]})
-    task = make_task(config)
+    task = make_task(load_config(TINY, _TASKS["copy"]))
     assert task.sizes["vocab_size"] == 13
     TASK_LAWS[law](Broken(task))
     with pytest.raises(AssertionError, match=words):
@@ -180,7 +166,7 @@ def test_a_task_that_breaks_a_law_is_told_of(law, words, changes):
 
 
 def test_training_on_what_is_evaluated_is_told_of():
-    task = make_task(load_config(TINY, {"data.task": "synthetic", **_LANGUAGES[0]}))
+    task = make_task(load_config(TINY, _TASKS["copy"]))
     seen = next(iter(task.evaluation_batches("test", 8)))
     with pytest.raises(AssertionError, match="8 of 512 examples of test are trained on"):
         TASK_LAWS["disjoint_splits"](Broken(task, batch=lambda *_: seen))
@@ -189,8 +175,8 @@ def test_training_on_what_is_evaluated_is_told_of():
 # ---------------------------------------------------------------- a task
 
 
-def test_a_task_of_ones_own_trains_resumes_is_loaded_and_looked_into(folder, capsys):
-    config = short(**SORTING, **SYMBOLS)
+def test_a_task_of_ones_own_trains_is_loaded_and_looked_into(folder, capsys):
+    config = short(**SORTING, **{"data.symbols": "5"})
     assert flatten(config)["data.symbols"] == 5
     last = train(config, "run")
     told = capsys.readouterr().out
@@ -201,42 +187,27 @@ def test_a_task_of_ones_own_trains_resumes_is_loaded_and_looked_into(folder, cap
     manifest = RunDirectory("run").manifest()
     assert list(manifest["own_rows"]) == ["own_task:Sorting"]
     assert manifest["data"]["counts"] == {"validation": 256, "test": 256}
-    task = prepare(config).task
-    (batch,) = task.evaluation_batches("test", 256)
-    tokens, weights = batch["inputs"]["tokens"], batch["weights"]
-    answers = batch["targets"][:, 8:]
-    np.testing.assert_array_equal(answers, np.sort(tokens[:, :8]))
-    assert weights.sum() == 256 * 8
+    (batch,) = prepare(config).task.evaluation_batches("test", 256)
+    tokens = batch["inputs"]["tokens"]
+    np.testing.assert_array_equal(batch["targets"][:, 8:], np.sort(tokens[:, :8]))
+    assert batch["weights"].sum() == 256 * 8
     sys.modules.pop("own_task")
     load_run("run")  # the model is this package's; its data is the user's own
     refused(attempt("evaluate", "--workdir=run", cwd=folder), "--allow=own_task")
     assert "own_task" not in sys.modules
-    done = attempt("evaluate", "--workdir=run", "--allow=own_task", cwd=folder)
+    given = ("--workdir=run", "--allow=own_task")
+    done = attempt("evaluate", *given, cwd=folder)
     assert f"loss {last['test/loss']:.4f}" in done.stdout, done.stderr
-    done = attempt("inspect_run", "--workdir=run", "--prompt=1 2", "--allow=own_task", cwd=folder)
-    refused(done, "names no words")
-    refused(attempt("sample", "--workdir=run", "--allow=own_task", cwd=folder), "reads no text")
+    refused(attempt("inspect_run", *given, "--prompt=1 2", cwd=folder), "names no words")
+    refused(attempt("sample", *given, cwd=folder), "reads no text")
 
 
-@pytest.mark.thorough
-def test_a_task_of_ones_own_resumes_bit_for_bit_and_its_code_is_a_part_of_its_cell(folder):
-    whole = train(short(**SORTING), "whole", Silent())
-    config = short(**SORTING, **{"training.steps": "4", "checkpoint.every": "2"})
-    prepared = prepare(config)
-    state, _ = prepared.start(config)
-    assert np.isfinite(whole["eval/loss"])
-    assert state.step == 0
-
-    def key():
-        around = {"packages": {}, "environment": {}, "device": {"platform": "cpu", "count": 1}}
-        around["device"]["kind"] = "cpu"
-        return cell_hash(config, {}, "alone", around)[0]
-
-    before = key()
-    (folder / "own_task.py").write_text(TEMPLATE + "\n# a comment\n")
-    assert key() != before, "the file, comments and all"
-    (folder / "own_task.py").write_text(TEMPLATE.replace("_HELD = 256", "_HELD = 128"))
-    assert key() != before
+def test_cells_know_the_options_and_the_code_of_a_task(folder):
+    keys = [hashed(short(**SORTING, **{"data.symbols": n})) for n in ("3", "4")]
+    for text in (TEMPLATE + "\n# a comment\n", TEMPLATE.replace("_HELD = 256", "_HELD = 128")):
+        (folder / "own_task.py").write_text(text)
+        keys.append(hashed(short(**SORTING, **{"data.symbols": "3"})))
+    assert len(set(keys)) == 4, "what only later batches show would be hashed alike"
 
 
 @pytest.mark.parametrize(
@@ -261,30 +232,20 @@ def test_a_wrong_task_is_refused_before_it_trains(folder, old, new, words):
     assert not (folder / "run" / "config.json").exists()
 
 
-def test_cells_know_the_options_of_a_task(folder):
-    around = {"packages": {}, "environment": {}, "device": {"platform": "cpu", "count": 1}}
-    around["device"]["kind"] = "cpu"
-    keys = {
-        cell_hash(short(**SORTING, **{"data.symbols": n}), {}, "alone", around)[0]
-        for n in ("3", "4")
-    }
-    assert len(keys) == 2, "what only later batches show would be hashed alike"
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"data.task": "own_task:Sortin"}, "own_task.py defines no Sortin"),
         ({"data.task": "own_tusk:Sorting"}, "no file own_tusk.py here"),
-        ({**SORTING, "data.symbls": "3"}, "own_task:Sorting has no such option; did you mean"),
-        ({**SORTING, "data.symbols": "0"}, "data.symbols=0: expected an integer >= 1"),
-        ({**SORTING, "data.batch_size": "8"}, "no option of .*Sorting, because of its type"),
-        ({**SORTING, "model.max_length": "4"}, "model.max_length=4: expected at least data.length"),
+        ({"data.symbls": "3"}, "own_task:Sorting has no such option; did you mean"),
+        ({"data.symbols": "0"}, "data.symbols=0: expected an integer >= 1"),
+        ({"data.batch_size": "8"}, "no option of .*Sorting, because of its type"),
+        ({"model.max_length": "4"}, "model.max_length=4: expected at least data.length"),
     ],
 )
 def test_wrong_options_of_a_task_are_refused(folder, changes, words):
     with pytest.raises(InvalidInput, match=words):
-        short(**changes)
+        short(**SORTING | changes)
 
 
 def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
@@ -300,7 +261,6 @@ def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
     sys.modules.pop("own_task")
     sys.modules.pop("own_leak")
     assert train(short(**leaking), "run", Silent())["step"] == 4
-    sys.modules.pop("own_leak")
 
 
 # ---------------------------------------------------------------- sources, tokenizers
@@ -318,19 +278,17 @@ def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
     ],
 )  # fmt: skip
 def test_a_source_of_ones_own_is_read_in_place_of_a_file(folder, source, changes, counts):
-    shares = {"data.splits": "0.6,0.2,0.2"}
-    config = short(**{"data.source": f"own_data:{source}"}, **changes, **shares)
-    task = prepare(config).task
-    assert task.facts["source"] == f"own_data:{source}"
+    source = {"data.source": f"own_data:{source}"}
+    task = prepare(short(**source, **changes, **{"data.splits": "0.6,0.2,0.2"})).task
+    assert task.facts["source"] == source["data.source"]
     for law in TASK_LAWS.values():
         law(task)
     if counts is None:
         whole = "".join(f"Story {n}: there were {n} cats and {2 * n} dogs.\n" for n in range(400))
-        assert sum(task.facts["counts"].values()) == len(whole)
+        counts = len(whole)
         tokens = task.splits["train"].windows(np.array([0]), 40)[0]
         assert task.tokenizer.decode(tokens) == whole[:40]
-    else:
-        assert sum(task.facts["counts"].values()) == counts
+    assert sum(task.facts["counts"].values()) == counts
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,9 @@ def test_the_embedded_tables_are_what_the_licences_file_says():
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.tsv.gz"])
 def test_users_own_pairs(tmp_path, name):
-    separator = "," if "csv" in name else "\t"
-    text = f'\ufeffHello.{separator}Hola.{separator}note\n\n"Go"{separator}Ve\n'
-    data = text.encode()
+    separator, quoted = (",", "Go") if "csv" in name else ("\t", '"Go"')
+    data = f'\ufeffHello.{separator}Hola.{separator}note\n\n"Go"{separator}Ve\n'.encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    quoted = "Go" if "csv" in name else '"Go"'
     assert load_pairs(str(tmp_path / name)).rows == [("Hello.", "Hola."), (quoted, "Ve")]
     assert load_pairs(str(tmp_path)) == load_pairs(str(tmp_path / name))
 
@@ -117,34 +115,41 @@ def test_embedded_images_are_what_the_licences_file_says():
     assert clothes.classes[8] == "bag"
 
 
-def idx(array):
-    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+@pytest.fixture
+def idx_folder(tmp_path):
+    """Six images with values that count up, the first two of which are the test part."""
 
+    def idx(array):
+        sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+        return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
-def write_idx(folder, count=6):
-    folder.mkdir(exist_ok=True)
-    images = np.arange(count * 12).reshape(count, 4, 3)
+    images = np.arange(6 * 12).reshape(6, 4, 3)
     for name, part in (("train", images), ("t10k", images[:2])):
-        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(part)))
-        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(np.arange(len(part)) % 3))
-    return images
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(part)))
+        (tmp_path / f"{name}-labels-idx1-ubyte").write_bytes(idx(np.arange(len(part)) % 3))
+    return tmp_path
 
 
-def test_idx_files(tmp_path):
-    images = write_idx(tmp_path / "idx")
-    loaded = load_images(str(tmp_path / "idx"))
-    np.testing.assert_array_equal(loaded.inputs[:6, ..., 0], images)
+def test_idx_files(idx_folder):
+    loaded = load_images(str(idx_folder))
+    np.testing.assert_array_equal(loaded.inputs[:6].ravel(), np.arange(6 * 12))
+    assert loaded.inputs.shape == (8, 4, 3, 1)
     assert loaded.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
     assert (loaded.first_test, loaded.classes) == (6, ("0", "1", "2"))
+    labels = idx_folder / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1])
+    with pytest.raises(InvalidInput, match=r"expected 14 bytes .* found 13"):
+        load_images(str(idx_folder))
+    labels.unlink()
+    with pytest.raises(InvalidInput, match=r"train-labels-idx1-ubyte .* is missing"):
+        load_images(str(idx_folder))
 
 
-def test_cifars_binary_version(tmp_path):
-    rng = np.random.default_rng(0)
+def test_cifars_binary_version(tmp_path, rng):
     images, labels = rng.integers(0, 256, (5, 32, 32, 3)), np.array([3, 1, 0, 2, 1])
     rows = np.concatenate([labels[:, None], images.transpose(0, 3, 1, 2).reshape(5, -1)], axis=1)
-    (tmp_path / "data_batch_1.bin").write_bytes(rows[:2].astype(np.uint8).tobytes())
-    (tmp_path / "data_batch_2.bin").write_bytes(rows[2:4].astype(np.uint8).tobytes())
+    for name, part in (("data_batch_1", rows[:2]), ("data_batch_2", rows[2:4])):
+        (tmp_path / f"{name}.bin").write_bytes(part.astype(np.uint8).tobytes())
     (tmp_path / "test_batch.bin").write_bytes(rows[4:].astype(np.uint8).tobytes())
     (tmp_path / "batches.meta.txt").write_text("airplane\nautomobile\nbird\ncat\n\n")
     loaded = load_images(str(tmp_path))
@@ -190,6 +195,13 @@ def test_folders_of_pictures(tmp_path):
 GREY = np.zeros((4, 3, 3), np.uint8)
 
 
+def parts_of(labels=(4, 4), **images):
+    """Arrays of a .npz file with parts: the images of each, and so many labels."""
+    arrays = {f"{part}_images": array for part, array in images.items()}
+    counts = dict(zip(images, (*labels, 4), strict=False))
+    return arrays | {f"{part}_labels": np.arange(count) for part, count in counts.items()}
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
@@ -200,12 +212,7 @@ GREY = np.zeros((4, 3, 3), np.uint8)
         ({"images": GREY, "labels": -np.arange(4)}, "found -3 to 0"),
         ({"images": GREY, "labels": np.arange(4) * 10**6}, "label 3000000 among 4 examples"),
         (
-            {
-                "train_images": GREY,
-                "train_labels": np.arange(2),
-                "test_images": GREY[:2],
-                "test_labels": np.arange(4),
-            },
+            parts_of(labels=(2, 4), train=GREY, test=GREY[:2]),
             "one integer label for each of 4 examples, got int64 .2,.",
         ),
         ({"images": GREY[:0], "labels": np.arange(0)}, "expected examples, found none"),
@@ -218,22 +225,10 @@ GREY = np.zeros((4, 3, 3), np.uint8)
             "would not read length; expected images, labels, lengths, classes",
         ),
         (
-            {
-                f"{part}_{what}": its
-                for part in ("train", "val", "test")
-                for what, its in {"images": GREY, "labels": np.arange(4)}.items()
-            },
+            parts_of(train=GREY, val=GREY, test=GREY),
             "would not read val_images; .* validation is drawn from the training examples",
         ),
-        (
-            {
-                "train_images": GREY,
-                "train_labels": np.arange(4),
-                "test_images": GREY[:, :2],
-                "test_labels": np.arange(4),
-            },
-            "training and test examples have shapes",
-        ),
+        (parts_of(train=GREY, test=GREY[:, :2]), "training and test examples have shapes"),
     ],
 )
 def test_c66_unusable_image_files_are_refused(tmp_path, arrays, words):
@@ -242,53 +237,40 @@ def test_c66_unusable_image_files_are_refused(tmp_path, arrays, words):
         load_images(str(tmp_path / "a.npz"))
 
 
-def test_vectors(tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(5, 7, 2))
+def test_vectors(tmp_path, rng):
+    file, vectors = tmp_path / "a.npz", rng.normal(size=(5, 7, 2))
     labels, lengths = np.array([0, 1, 0, 1, 1]), np.array([7, 3, 1, 2, 7])
-    np.savez(tmp_path / "a.npz", vectors=vectors, labels=labels, lengths=lengths)
-    loaded = load_vectors(str(tmp_path / "a.npz"))
+
+    def load(**arrays):
+        np.savez(file, **arrays)
+        return load_vectors(str(file))
+
+    loaded = load(vectors=vectors, labels=labels, lengths=lengths)
     assert loaded.inputs.dtype == np.float32
     assert loaded.lengths.tolist() == lengths.tolist()
-    np.savez(tmp_path / "b.npz", vectors=vectors, labels=labels, lengths=lengths * 2)
-    with pytest.raises(InvalidInput, match="expected lengths 1 to 7"):
-        load_vectors(str(tmp_path / "b.npz"))
-    np.savez(tmp_path / "b.npz", vectors=vectors, labels=labels, lengths=lengths * 1.0)
-    with pytest.raises(InvalidInput, match="expected lengths of integers, got float64"):
-        load_vectors(str(tmp_path / "b.npz"))
-    np.savez(tmp_path / "b.npz", vectors=vectors * 1j, labels=labels)
-    with pytest.raises(InvalidInput, match=r"expected real numbers \[N, L, F\], got complex128"):
-        load_vectors(str(tmp_path / "b.npz"))
-    np.savez(tmp_path / "d.npz", vectors=vectors, labels=labels, lengths=lengths[::-1])
-    assert load_vectors(str(tmp_path / "d.npz")).sha256 != loaded.sha256
-    halves = {
-        f"{p}_{n}": a
-        for p in ("train", "test")
-        for n, a in (("vectors", vectors), ("labels", labels))
-    }
-    np.savez(tmp_path / "e.npz", **halves, train_lengths=lengths)
+    turned = load(vectors=vectors, labels=labels, lengths=lengths[::-1])
+    assert turned.sha256 != loaded.sha256
+    parts = {f"{part}_vectors": vectors for part in ("train", "test")}
+    parts |= {f"{part}_labels": labels for part in ("train", "test")}
+    infinite = np.where(np.arange(5)[:, None, None] == 3, np.nan, vectors)
+    for arrays, words in (
+        ({"lengths": lengths * 2}, "expected lengths 1 to 7"),
+        ({"lengths": lengths * 1.0}, "expected lengths of integers, got float64"),
+        ({"vectors": vectors * 1j}, r"expected real numbers \[N, L, F\], got complex128"),
+        ({"vectors": infinite}, "example 3 holds a value that is not finite"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            load(**{"vectors": vectors, "labels": labels, **arrays})
     with pytest.raises(InvalidInput, match="lengths of the training and the test part, or none"):
-        load_vectors(str(tmp_path / "e.npz"))
-    vectors[3, 2, 1] = np.nan
-    np.savez(tmp_path / "c.npz", vectors=vectors, labels=labels)
-    with pytest.raises(InvalidInput, match="example 3 holds a value that is not finite"):
-        load_vectors(str(tmp_path / "c.npz"))
+        load(**parts, train_lengths=lengths)
 
 
 def test_c66_damaged_image_sources_are_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK not a zip")
-    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
-        load_images(str(tmp_path / "a.npz"))
     np.savez(tmp_path / "b.npz", images=np.array([{}], object), labels=np.arange(1))
-    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
-        load_images(str(tmp_path / "b.npz"))  # c73: never unpickled
-    write_idx(tmp_path / "idx")
-    labels = tmp_path / "idx" / "train-labels-idx1-ubyte"
-    labels.write_bytes(labels.read_bytes()[:-1])
-    with pytest.raises(InvalidInput, match=r"expected 14 bytes .* found 13"):
-        load_images(str(tmp_path / "idx"))
-    labels.unlink()
-    with pytest.raises(InvalidInput, match=r"train-labels-idx1-ubyte .* is missing"):
-        load_images(str(tmp_path / "idx"))
+    for name in ("a.npz", "b.npz"):  # c73: never unpickled
+        with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
+            load_images(str(tmp_path / name))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidInput, match="one folder of pictures"):
         load_images(str(tmp_path / "empty"))

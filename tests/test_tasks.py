@@ -1,11 +1,13 @@
 """The tasks beside language modelling: batches written out, and whole runs on a user's own data."""
 
-import json
+import os
 import re
+import signal
 
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from tests.conftest import (
     ROOT,
@@ -13,11 +15,14 @@ from tests.conftest import (
     attempt,
     checkpoint_of,
     fingerprint_of,
+    random_params,
     refused,
     tree_hash,
 )
 from transformer_jax import load_run
 from transformer_jax.config_files import from_json, load_config, to_json
+from transformer_jax.data.order import SPLITS
+from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.subword_tokenizers import WordTokenizer
 from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
@@ -31,55 +36,48 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.training import loop
 from transformer_jax.training.build import count_parameters, make_model, make_task
 from transformer_jax.training.loop import train
+from transformer_jax.training.prepared import prepare
+from transformer_jax.training.warm_start import start_from
 
 # ---------------------------------------------------------------- batches
 
 
+LETTERS = CharTokenizer.train(["abcd"], 0)
+PADDING, BEGIN, END = special_tokens(LETTERS)[:3]
+
+
 def test_special_tokens_follow_the_vocabulary():
-    specials = special_tokens(CharTokenizer.train(["abcd"], 0))
-    assert specials == (4, 5, 6, 7, 8)
+    assert special_tokens(LETTERS) == (4, 5, 6, 7, 8)
 
 
 def test_a_translation_batch_written_out():
-    tokenizer = CharTokenizer.train(["abcd"], 0)
     splits = {"train": np.array([0, 1]), "validation": np.array([1]), "test": np.array([0, 1])}
-    task = Translation(splits, 2, tokenizer, [("ab", "c"), ("a", "cd")], length=4)
-    padding, begin, end = special_tokens(tokenizer)[:3]
+    task = Translation(splits, 2, LETTERS, [("ab", "c"), ("a", "cd")], length=4)
     (batch,) = task.evaluation_batches("test", 2)
-    inputs = {name: array.tolist() for name, array in batch["inputs"].items()}
-    assert inputs == {
-        "source": [[0, 1, end, padding], [0, end, padding, padding]],
+    assert {name: array.tolist() for name, array in batch["inputs"].items()} == {
+        "source": [[0, 1, END, PADDING], [0, END, PADDING, PADDING]],
         "source_segments": [[1, 1, 1, 0], [1, 1, 0, 0]],
-        "tokens": [[begin, 2, padding, padding], [begin, 2, 3, padding]],
+        "tokens": [[BEGIN, 2, PADDING, PADDING], [BEGIN, 2, 3, PADDING]],
         "segments": [[1, 1, 0, 0], [1, 1, 1, 0]],
     }
-    assert batch["targets"][0, :2].tolist() == [2, end]
-    assert batch["targets"][1, :3].tolist() == [2, 3, end]
+    assert batch["targets"][0, :2].tolist() == [2, END]
+    assert batch["targets"][1, :3].tolist() == [2, 3, END]
     assert batch["weights"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
 
 
-def masked_task(tokens=4000, length=9, **options):
-    from transformer_jax.data.sources.stream import TokenStream
-
+def masked_task(tokens=4000, length=9):
     text = "".join(chr(ord("a") + n % 26) for n in range(tokens))
     tokenizer = CharTokenizer.train([text], 0)
     stream = TokenStream(tokenizer.encode(text), np.array([0]), 0, tokens, "test")
-    splits = dict.fromkeys(("train", "validation", "test"), stream)
-    return MaskedLanguageModelling(tokenizer, splits, length, 64, **options)
+    return MaskedLanguageModelling(tokenizer, dict.fromkeys(SPLITS, stream), length, 64)
 
 
 def test_hidden_tokens_are_chosen_as_bert_chooses_them():
     """15 % of the places; of these 80 % masked, 10 % random (a 26th of it right), 10 % kept."""
     task = masked_task()
     batches = [task.batch(0, step) for step in range(60)]
-    tokens, targets, weights = (
-        np.concatenate([part(batch) for batch in batches])
-        for part in (
-            lambda b: b["inputs"]["tokens"],
-            lambda b: b["targets"],
-            lambda b: b["weights"],
-        )
-    )
+    targets, weights = (np.concatenate([b[key] for b in batches]) for key in ("targets", "weights"))
+    tokens = np.concatenate([batch["inputs"]["tokens"] for batch in batches])
     assert (tokens[:, 0] == task.specials.begin).all()
     assert (weights[:, 0] == 0).all()
     chosen = weights > 0
@@ -87,50 +85,50 @@ def test_hidden_tokens_are_chosen_as_bert_chooses_them():
     np.testing.assert_array_equal(tokens[~chosen], targets[~chosen])
     assert (tokens == task.specials.mask)[chosen].mean() == pytest.approx(0.8, abs=0.02)
     assert (tokens == targets)[chosen].mean() == pytest.approx(0.1 + 0.1 / 26, abs=0.02)
-    again = task.batch(0, 3)
-    np.testing.assert_array_equal(again["inputs"]["tokens"], batches[3]["inputs"]["tokens"])
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 100])
-def test_evaluation_hides_the_same_places_for_any_batch_size(batch_size):
-    task = masked_task(tokens=100)
-    batches = list(task.evaluation_batches("test", batch_size))
-    assert {batch["targets"].shape for batch in batches} == {(batch_size, 9)}
-    rows = [np.concatenate([batch[key] for batch in batches]) for key in ("targets", "weights")]
+@pytest.mark.parametrize("batch_size", [7, 100])
+def test_evaluation_reads_all_the_text_and_hides_the_same_places(batch_size):
+    """The law whole_splits compares inputs and targets; here the places, and the text itself."""
+    batches = list(masked_task(tokens=100).evaluation_batches("test", batch_size))
+    targets, weights = (np.concatenate([b[key] for b in batches]) for key in ("targets", "weights"))
     segments = np.concatenate([batch["inputs"]["segments"] for batch in batches])
-    targets, weights = (part[:13] for part in rows)
     assert segments[:13].sum() == 100 + 13  # all the text, and a begin token for each window
-    assert weights.sum() == rows[1].sum()  # rows beyond the text do not count
-    np.testing.assert_array_equal(targets[segments[:13] == 1][1:9], np.arange(8))
-    reference = next(iter(masked_task(tokens=100).evaluation_batches("test", 13)))
-    np.testing.assert_array_equal(weights, reference["weights"])
+    np.testing.assert_array_equal(targets[segments == 1][1:9], np.arange(8))
+    (reference,) = masked_task(tokens=100).evaluation_batches("test", 13)
+    np.testing.assert_array_equal(weights[:13], reference["weights"])
+    assert weights.sum() == reference["weights"].sum()  # rows beyond the text do not count
 
 
-def test_texts_are_framed_and_cut_with_a_count():
-    tokenizer = CharTokenizer.train(["abcd"], 0)
-    inputs, cut = encode_texts(tokenizer, ["ab", "abcd"], 5)
-    padding, begin, end = special_tokens(tokenizer)[:3]
-    assert inputs["tokens"].tolist() == [[begin, 0, 1, end, padding], [begin, 0, 1, 2, end]]
-    assert inputs["segments"].tolist() == [[1, 1, 1, 1, 0], [1] * 5]
-    assert cut == 1
-
-
-def test_two_texts_have_types_and_the_longer_one_is_cut():
-    tokenizer = CharTokenizer.train(["abcd"], 0)
-    inputs, cut = encode_texts(tokenizer, [("ab", "c"), ("abcd", "cd"), ("ab", "abcd")], 7)
-    padding, begin, end = special_tokens(tokenizer)[:3]
-    assert inputs["tokens"].tolist() == [
-        [begin, 0, 1, end, 2, end, padding],
-        [begin, 0, 1, end, 2, 3, end],
-        [begin, 0, 1, end, 0, 1, end],
-    ]
-    assert inputs["types"].tolist() == [[0, 0, 0, 0, 1, 1, 0], *[[0, 0, 0, 0, 1, 1, 1]] * 2]
-    assert inputs["segments"].tolist() == [[1] * 6 + [0], [1] * 7, [1] * 7]
-    assert cut == 2
+@pytest.mark.parametrize(
+    ("texts", "length", "tokens", "types", "num_cut"),
+    [
+        (["ab", "abcd"], 5, [[BEGIN, 0, 1, END, PADDING], [BEGIN, 0, 1, 2, END]], None, 1),
+        (
+            [("ab", "c"), ("abcd", "cd"), ("ab", "abcd")],  # the longer one is cut
+            7,
+            [
+                [BEGIN, 0, 1, END, 2, END, PADDING],
+                [BEGIN, 0, 1, END, 2, 3, END],
+                [BEGIN, 0, 1, END, 0, 1, END],
+            ],
+            [[0, 0, 0, 0, 1, 1, 0], *[[0, 0, 0, 0, 1, 1, 1]] * 2],
+            2,
+        ),
+    ],
+    ids=["one text", "two texts"],
+)
+def test_texts_are_framed_typed_and_cut_with_a_count(texts, length, tokens, types, num_cut):
+    inputs, cut = encode_texts(LETTERS, texts, length)
+    assert inputs["tokens"].tolist() == tokens
+    assert inputs["segments"].tolist() == (np.array(tokens) != PADDING).tolist()
+    assert ("types" in inputs) == (types is not None)
+    assert types is None or inputs["types"].tolist() == types
+    assert cut == num_cut
 
 
 def test_examples_with_one_first_text_are_in_one_split(sources):
-    task = make_task(config_for("labelled pairs", sources["labelled pairs"]))
+    task = make_task(config_for("labelled pairs", sources))
     assert task.sizes["num_types"] == 2
     ends = (task.inputs["types"] == 0) & (task.inputs["segments"] == 1)
     firsts = [tuple(row[kept]) for row, kept in zip(task.inputs["tokens"], ends, strict=True)]
@@ -138,7 +136,7 @@ def test_examples_with_one_first_text_are_in_one_split(sources):
     assert all(parts)
     assert sum(map(len, parts)) == len(set().union(*parts))
     with pytest.raises(InvalidInput, match=r"data.length=4: two texts and their three special"):
-        make_task(config_for("labelled pairs", sources["labelled pairs"], **{"data.length": 4}))
+        make_task(config_for("labelled pairs", sources, **{"data.length": 4}))
 
 
 def test_images_move_and_are_mirrored():
@@ -154,13 +152,12 @@ def test_images_move_and_are_mirrored():
     np.testing.assert_array_equal(same, images)
 
 
-def test_pixels_are_normalised_by_the_training_split_alone(tmp_path):
-    rng = np.random.default_rng(0)
-    train = rng.integers(0, 100, (400, 4, 4, 1)).astype(np.uint8)
-    arrays = {"train_images": train, "train_labels": np.arange(400) % 2}
-    arrays |= {"test_images": train[:50] + 100, "test_labels": np.arange(50) % 2}
+def test_pixels_are_normalised_by_the_training_split_alone(rng, tmp_path):
+    images = rng.integers(0, 100, (400, 4, 4, 1)).astype(np.uint8)
+    arrays = {"train_images": images, "train_labels": np.arange(400) % 2}
+    arrays |= {"test_images": images[:50] + 100, "test_labels": np.arange(50) % 2}
     np.savez(tmp_path / "a.npz", **arrays)
-    task = make_task(config_for("images", tmp_path / "a.npz"))
+    task = make_task(config_for("images", {"images": tmp_path / "a.npz"}))
     batches = {split: next(task.evaluation_batches(split, 400)) for split in ("train", "test")}
     pixels = batches["train"]["inputs"]["images"][batches["train"]["weights"] > 0]
     assert pixels.mean() == pytest.approx(0, abs=1e-5)
@@ -179,22 +176,12 @@ def test_words_and_unknown_words():
 # ---------------------------------------------------------------- whole runs on a user's own data
 
 SHORT = {
-    "data.length": 16,
-    "data.vocab_size": 300,
-    "data.tokenizer": "char",
-    "data.splits": "0.7,0.15,0.15",
-    "model.max_length": 16,
-    "model.width": 16,
-    "model.depth": 1,
-    "model.dropout_rate": 0.1,
-    "model.num_heads": 2,
-    "training.steps": 12,
-    "training.batch_size": 8,
-    "schedule.warmup_steps": 2,
-    "evaluation.every": 6,
-    "evaluation.batch_size": 32,
-    "logging.every": 3,
-    "checkpoint.every": 5,
+    **{"data.length": 16, "data.vocab_size": 300, "data.tokenizer": "char"},
+    **{"data.splits": "0.7,0.15,0.15", "model.max_length": 16, "model.width": 16},
+    **{"model.depth": 1, "model.dropout_rate": 0.1, "model.num_heads": 2},
+    **{"training.steps": 12, "training.batch_size": 8, "schedule.warmup_steps": 2},
+    **{"evaluation.every": 6, "evaluation.batch_size": 32},
+    **{"logging.every": 3, "checkpoint.every": 5},
 }
 TASK = {
     "pairs": {"data.task": "translation", "model.architecture": "encoder_decoder"},
@@ -203,27 +190,22 @@ TASK = {
     "labelled": {"data.task": "text_classification", "model.architecture": "encoder"},
     "labelled pairs": {"data.task": "text_classification", "model.architecture": "encoder"},
     "recurrent labelled pairs": {
-        "data.task": "text_classification",
-        "model.architecture": "recurrent_encoder",
-        "model.match_parameters": "encoder",
-        "model.bidirectional": True,
+        **{"data.task": "text_classification", "model.architecture": "recurrent_encoder"},
+        **{"model.match_parameters": "encoder", "model.bidirectional": True},
     },
     "images": {
-        "data.task": "image_classification",
-        "model.architecture": "vision_transformer",
-        "data.max_shift": 1,
-        "data.flip": True,
+        **{"data.task": "image_classification", "model.architecture": "vision_transformer"},
+        **{"data.max_shift": 1, "data.flip": True},
     },
     "vectors": {
-        "data.task": "vector_classification",
-        "model.architecture": "encoder",
+        **{"data.task": "vector_classification", "model.architecture": "encoder"},
         "model.pooling": "mean",
     },
 }
 
 
-def config_for(kind, source, **changes):
-    overrides = SHORT | TASK[kind] | {"data.source": source} | changes
+def config_for(kind, sources, **changes):
+    overrides = SHORT | TASK[kind] | {"data.source": sources.get(kind, "x")} | changes
     path = str(ROOT / "configs" / "reference.py")
     return load_config(path, {key: str(value) for key, value in overrides.items()})
 
@@ -255,13 +237,12 @@ def sources(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(sources, tmp_path_factory):
     """kind -> a finished run, trained when it is first asked for."""
-    folder, done = tmp_path_factory.mktemp("runs"), {}
+    folder = tmp_path_factory.mktemp("runs")
 
     def run_of(kind):
-        if kind not in done:
-            done[kind] = folder / kind
-            train(config_for(kind, sources[kind]), done[kind], Silent())
-        return done[kind]
+        if not (folder / kind).exists():
+            train(config_for(kind, sources), folder / kind, Silent())
+        return folder / kind
 
     return run_of
 
@@ -275,19 +256,15 @@ class EndAt(Silent):
 
     def step(self, step, *_):
         if step >= self._step:
-            import os
-            import signal
-
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.usefixtures("one_program")
-@pytest.mark.xdist_group("tasks")
 @pytest.mark.parametrize("kind", a_few_of(TASK, ("pairs",)))
 def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
     kind, runs, sources, tmp_path, monkeypatch
 ):
-    whole = runs(kind)
+    whole, config = runs(kind), config_for(kind, sources)
     row = RunDirectory(whole).metrics()[-1]
     assert row["step"] == 12
     assert np.isfinite([row["test/loss"], row["eval/accuracy"]]).all()
@@ -295,127 +272,112 @@ def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
     assert list((whole / "samples").iterdir())
     monkeypatch.setattr(loop, "_SECONDS_PER_CALL", 0.0)
     with pytest.raises(Interrupted):
-        train(config_for(kind, sources[kind]), tmp_path / "a", EndAt(7))
-    train(config_for(kind, sources[kind]), tmp_path / "a", Silent())
+        train(config, tmp_path / "a", EndAt(7))
+    train(config, tmp_path / "a", Silent())
     assert fingerprint_of(tmp_path / "a") == fingerprint_of(whole)
-    loaded = load_run(whole)
-    assert tree_hash(loaded.params) == tree_hash(checkpoint_of(whole).state.params)
+    assert tree_hash(load_run(whole).params) == tree_hash(checkpoint_of(whole).state.params)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("one_program")
-@pytest.mark.xdist_group("tasks")
 def test_every_run_answers_in_its_own_way(runs):
-    translations = load_run(runs("pairs")).translate(["red cat", "dog"])
+    loaded = {kind: load_run(runs(kind)) for kind in TASK}
+    translations = loaded["pairs"].translate(["red cat", "dog"])
     assert len(translations) == 2
     said = attempt(
         "sample", f"--workdir={runs('pairs')}", "--prompt=dog", "--temperature=2", "--seed=3"
     )
     assert "nothing is drawn here; not read: --seed, --temperature" in said.stderr
     assert said.stdout.strip() == translations[1].strip()
-    shares = load_run(runs("labelled")).classify(["red cat", "blue"])
+    shares = loaded["labelled"].classify(["red cat", "blue"])
     assert shares.shape == (2, 2)
     np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)
-    assert load_run(runs("labelled")).classes == ("animal", "other")
-    pairs = load_run(runs("labelled pairs")).classify([("red cat", "blue"), ("blue", "red cat")])
+    assert loaded["labelled"].classes == ("animal", "other")
+    pairs = loaded["labelled pairs"].classify([("red cat", "blue"), ("blue", "red cat")])
     assert pairs.shape == (2, 2)
     assert abs(pairs[0] - pairs[1]).max() > 0  # types and places tell first from second
-    assert len(load_run(runs("text")).fill_in("red ___at")) == 5
-    assert len(load_run(runs("recurrent text")).sample("red", 5)) == 5
-    with pytest.raises(
-        InvalidInput, match=r"data.task is translation; expected language_modelling"
+    assert len(loaded["text"].fill_in("red ___at")) == 5
+    assert len(loaded["recurrent text"].sample("red", 5)) == 5
+    for kind, method, given, words in (
+        ("pairs", "sample", "red", "data.task is translation; expected language_modelling"),
+        ("pairs", "translate", ["red cat " * 9], "does not fit into data.length=16"),
+        ("text", "fill_in", "red cat", "expected a text with one ___"),
+        ("pairs", "translate", "red cat", "expected a list of texts, got one text"),
+        ("labelled", "classify", [], "expected at least one text, got none"),
+        ("labelled", "classify", [("red cat", "blue")], "expected a text for each example, got"),
+        ("labelled pairs", "classify", ["red"], "expected a pair of texts for each example"),
     ):
-        load_run(runs("pairs")).sample("red")
-    with pytest.raises(InvalidInput, match=r"does not fit into data.length=16"):
-        load_run(runs("pairs")).translate(["red cat " * 9])
-    with pytest.raises(InvalidInput, match="expected a text with one ___"):
-        load_run(runs("text")).fill_in("red cat")
-    with pytest.raises(InvalidInput, match="expected a list of texts, got one text"):
-        load_run(runs("pairs")).translate("red cat")
-    with pytest.raises(InvalidInput, match="expected at least one text, got none"):
-        load_run(runs("labelled")).classify([])
-    with pytest.raises(InvalidInput, match=r"expected a text for each example, got \('red cat'"):
-        load_run(runs("labelled")).classify([("red cat", "blue")])
-    with pytest.raises(InvalidInput, match="expected a pair of texts for each example, got 'red'"):
-        load_run(runs("labelled pairs")).classify(["red"])
+        with pytest.raises(InvalidInput, match=words):
+            getattr(loaded[kind], method)(given)
     answer = attempt("sample", f"--workdir={runs('labelled pairs')}", "--prompt=red cat\tblue")
     assert re.fullmatch(r"(0\.\d{3}  (True|False)\n){2}", answer.stdout), answer.stderr
 
 
 @pytest.mark.thorough
-@pytest.mark.xdist_group("tasks")
 def test_translations_and_images_are_looked_into(runs, tmp_path):
-    out = tmp_path / "seen.png"
-    done = attempt("inspect_run", f"--workdir={runs('pairs')}", "--prompt=red cat", f"--out={out}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("red cat: ")
-    with np.load(out.with_suffix(".npz")) as arrays:
-        words, sources = arrays["words"], arrays["source_words"]
-        assert sources.tolist() == [*"red cat", "[end]"]
+    def looked(kind, *flags, out=tmp_path / "seen.png"):
+        return attempt("inspect_run", f"--workdir={runs(kind)}", *flags, f"--out={out}")
+
+    done = looked("pairs", "--prompt=red cat")
+    assert done.stdout.startswith("red cat: "), done.stderr
+    with np.load(tmp_path / "seen.npz") as arrays:
+        words = arrays["words"]
+        assert arrays["source_words"].tolist() == [*"red cat", "[end]"]
         assert words[0] == "[begin]"
-        sizes = {name: arrays[f"{name}/weights"].shape[1:] for name in (
-            "encoder/block_0/attention",
-            "decoder/block_0/attention",
-            "decoder/block_0/cross_attention",
-        )}  # fmt: skip
-        assert list(sizes.values()) == [(8, 8), (len(words), len(words)), (len(words), 8)]
+        for name, shape in (
+            ("encoder/block_0/attention", (8, 8)),
+            ("decoder/block_0/attention", (len(words), len(words))),
+            ("decoder/block_0/cross_attention", (len(words), 8)),
+        ):
+            assert arrays[f"{name}/weights"].shape[1:] == shape
         assert arrays["tokens"].shape == (len(words),)
-    assert out.read_bytes()[:4] == b"\x89PNG"
-    images = f"--workdir={runs('images')}"
-    done = attempt("inspect_run", images, "--example=2", f"--out={tmp_path / 'image.png'}")
-    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen.png").read_bytes()[:4] == b"\x89PNG"
+    done = looked("images", "--example=2", out=tmp_path / "image.png")
     assert re.match(r"example 2 of the test split: model [012], truth [012]\n", done.stdout)
     with np.load(tmp_path / "image.npz") as arrays:
         assert arrays["images"].shape == (8, 8, 1)
         assert len(set(arrays["block_0/attention/weights"].shape[1:])) == 1
-    vectors = attempt("inspect_run", f"--workdir={runs('vectors')}", f"--out={out}")
-    assert vectors.returncode == 0, vectors.stderr
-    refused(attempt("inspect_run", images, "--prompt=red"), "reads no text", "--example=0")
-    refused(attempt("inspect_run", images, "--example=999"), "--example=999: expected 0 to ")
-    refused(attempt("inspect_run", f"--workdir={runs('text')}"), "expected --prompt=TEXT")
-    long = "red cat " * 9
-    refused(
-        attempt("inspect_run", f"--workdir={runs('pairs')}", f"--prompt={long}"), "expected 1 to 15"
-    )
+    assert looked("vectors").returncode == 0
+    refused(looked("images", "--prompt=red"), "reads no text", "--example=0")
+    refused(looked("images", "--example=999"), "--example=999: expected 0 to ")
+    refused(looked("text"), "expected --prompt=TEXT")
+    refused(looked("pairs", f"--prompt={'red cat ' * 9}"), "expected 1 to 15")
 
 
-@pytest.mark.xdist_group("tasks")
 def test_bleu_is_sacrebleus_over_all_references(runs):
     import sacrebleu
 
     run = load_run(runs("pairs"))
-    task = make_task(run.config, run.tokenizer)
-    references = task.references("test")
+    references = make_task(run.config, run.tokenizer).references("test")
     assert all(targets == [source[::-1]] * len(targets) for source, targets in references.items())
-    hypotheses = run.translate(references)
-    expected = sacrebleu.corpus_bleu(hypotheses, [[t[0] for t in references.values()]]).score
-    row = RunDirectory(runs("pairs")).metrics()[-1]
-    protocol = json.loads((runs("pairs") / "evaluation.json").read_text())["test"]["protocol"]
-    assert row["test/bleu"] == pytest.approx(expected)
+    firsts = [[targets[0] for targets in references.values()]]
+    expected = sacrebleu.corpus_bleu(run.translate(references), firsts).score
+    assert RunDirectory(runs("pairs")).metrics()[-1]["test/bleu"] == pytest.approx(expected)
+    protocol = RunDirectory(runs("pairs")).evaluation()["test"]["protocol"]
     assert "nrefs:" in protocol["bleu"]
     assert protocol["sentences"] == len(references)
 
 
 @pytest.mark.parametrize(
-    ("kind", "cell"),
+    ("cell", "other"),
     [
-        *(("recurrent text", cell) for cell in ("rnn", "gru", "lstm")),
-        ("recurrent labelled pairs", "lstm"),
+        *(pytest.param(cell, "decoder", marks=pytest.mark.thorough) for cell in ("rnn", "gru")),
+        ("lstm", "decoder"),
+        ("lstm", "encoder"),
     ],
 )
-def test_a_matched_baseline_has_as_many_parameters(kind, cell):
-    other = TASK[kind]["model.architecture"].removeprefix("recurrent_")
-    wide = {"model.width": 64, "model.depth": 3, "model.match_parameters": None}
-    cells = {"model.cell": cell}
+def test_a_matched_baseline_has_as_many_parameters(cell, other):
+    kind = "recurrent text" if other == "decoder" else "recurrent labelled pairs"
+    facts = {"vocab_size": 65} | ({"num_classes": 3, "num_types": 2} if other == "encoder" else {})
+    wide = {"model.width": 64, "model.depth": 3, "model.cell": cell}
     if other == "encoder":  # in one direction: of two, a width is 1.1 % more than the one before
-        cells["model.bidirectional"] = False
-    matched = config_for(kind, "x", **wide | cells | {"model.match_parameters": other})
-    plain = config_for(kind, "x", **wide | {"model.architecture": other})
-    sizes = {"vocab_size": 65} | ({"num_classes": 3, "num_types": 2} if other == "encoder" else {})
-    model = make_model(matched, sizes)
+        wide["model.bidirectional"] = False
+    matched = config_for(kind, {}, **wide | {"model.match_parameters": other})
+    plain = {"model.match_parameters": None, "model.architecture": other}
+    wanted = count_parameters(make_model(config_for(kind, {}, **wide | plain), facts))
+    model = make_model(matched, facts)
     stored = from_json(to_json(matched), "here")  # which spells the defaults out
-    assert make_model(stored, sizes).width == model.width
-    wanted = count_parameters(make_model(plain, sizes))
+    assert make_model(stored, facts).width == model.width
     assert count_parameters(model) == pytest.approx(wanted, rel=0.01)
     widths = [model.width + step for step in (-1, 0, 1)]
     off = [abs(count_parameters(model.clone(width=width)) - wanted) for width in widths]
@@ -425,69 +387,63 @@ def test_a_matched_baseline_has_as_many_parameters(kind, cell):
 # ---------------------------------------------------------------- starting from what is there
 
 
+def from_run(run, **changes):
+    return {"initial.weights": run, "data.tokenizer": run / "tokenizer.json", **changes}
+
+
+def start_of(config):
+    """The parameters that a run begins with, in place of compiled draws simple ones."""
+    prepared = prepare(config)
+    drawn = random_params(prepared.model)
+    return start_from(prepared.model, drawn, config.initial, prepared.task.tokenizer)[0], drawn
+
+
 @pytest.mark.usefixtures("one_program")
-@pytest.mark.xdist_group("tasks")
-def test_fine_tuning_starts_from_a_run_and_resumes(runs, sources, tmp_path):
-    pretrained = runs("text")
-    start = {"initial.weights": pretrained, "data.tokenizer": pretrained / "tokenizer.json"}
-    said = []
-
-    class Listening(Silent):
-        def say(self, text):
-            said.append(text)
-
-    config = config_for("labelled", sources["labelled"], **start, **{"training.steps": 3})
-    train(config, tmp_path / "a", Listening())
-    assert any("new: head, pooler; not used: output_bias, transform" in line for line in said)
+def test_fine_tuning_starts_from_a_run(runs, sources, tmp_path, capsys):
+    options = from_run(runs("text"), **{"training.steps": 3})
+    train(config_for("labelled", sources, **options), tmp_path / "a")
+    assert "new: head, pooler; not used: output_bias, transform" in capsys.readouterr().out
     assert RunDirectory(tmp_path / "a").manifest()["initial"]["weights"]
-    before = load_run(pretrained).params["block_0"]["attention"]["query"]["kernel"]
-    after = load_run(tmp_path / "a").params["block_0"]["attention"]["query"]["kernel"]
+    before, after = (
+        load_run(run).params["block_0"]["attention"]["query"]["kernel"]
+        for run in (runs("text"), tmp_path / "a")
+    )
     assert 0 < np.abs(after - before).max() < 0.02  # three small steps away
 
 
 @pytest.mark.thorough
-@pytest.mark.xdist_group("tasks")
-def test_what_is_frozen_stays_and_the_rest_moves(runs, sources, tmp_path):
+def test_what_is_frozen_stays_and_the_rest_moves(sources, tmp_path):
     frozen = {"training.frozen": "token_embedding,block_0/attention", "training.steps": 3}
-    config = config_for("labelled", sources["labelled"], **frozen)
+    config = config_for("labelled", sources, **frozen)
     train(config, tmp_path / "a", Silent())
-    params = load_run(tmp_path / "a").params
-    drawn = make_model(config, RunDirectory(tmp_path / "a").sizes())
+    after = flatten_dict(load_run(tmp_path / "a").params, sep="/")
+    model = make_model(config, RunDirectory(tmp_path / "a").sizes())
     key, _ = jax.random.split(jax.random.key(0))
-    start = jax.jit(drawn.init)(key, **drawn.example_inputs())["params"]
-    same = lambda *path: np.array_equal(_at(params, path), _at(start, path))
-    assert same("token_embedding", "embedding")
-    assert same("block_0", "attention", "query", "kernel")
-    assert not same("block_0", "feed_forward", "up", "kernel")
-    config = config_for("labelled", sources["labelled"], **{"training.frozen": "token_embeding"})
+    drawn = jax.jit(model.init)(key, **model.example_inputs())["params"]
+    same = {
+        name: np.array_equal(after[name], array)
+        for name, array in flatten_dict(drawn, sep="/").items()
+    }
+    assert same["token_embedding/embedding"]
+    assert same["block_0/attention/query/kernel"]
+    assert not same["block_0/feed_forward/up/kernel"]
+    config = config_for("labelled", sources, **{"training.frozen": "token_embeding"})
     with pytest.raises(InvalidInput, match=r"begins with 'token_embeding'; there are .*block_0"):
         train(config, tmp_path / "b", Silent())
 
 
-def _at(tree, path):
-    for name in path:
-        tree = tree[name]
-    return tree
-
-
-@pytest.mark.xdist_group("tasks")
 def test_word_vectors_fill_the_rows_of_their_words(sources, tmp_path):
     file = tmp_path / "vectors.txt"
     numbers = {"cat": np.linspace(0, 1, 16), "zebra": np.ones(16), "dog": -np.ones(16)}
     lines = [f"{word} {' '.join(map(str, vector))}" for word, vector in numbers.items()]
     file.write_text("\n".join(["3 16", *lines]) + "\n")
-    options = {
-        "initial.word_vectors": file,
-        "data.tokenizer": "word",
-        "training.frozen": "token_embedding",
-        "training.steps": 3,
-    }
-    train(config_for("labelled", sources["labelled"], **options), tmp_path / "a", Silent())
-    run = load_run(tmp_path / "a")
-    table = np.asarray(run.params["token_embedding"]["embedding"])
+    options = {"initial.word_vectors": file, "data.tokenizer": "word"}
+    config = config_for("labelled", sources, **options)
+    table, drawn = (np.array(p["token_embedding"]["embedding"]) for p in start_of(config))
+    encode = make_task(config).tokenizer.encode
     for word in ("cat", "dog"):
-        np.testing.assert_allclose(table[run.tokenizer.encode(word)[0]], numbers[word], atol=1e-6)
-    assert np.abs(table[run.tokenizer.encode("red")[0]]).max() < 0.2
+        np.testing.assert_allclose(table[encode(word)[0]], numbers[word], atol=1e-6)
+    np.testing.assert_array_equal(table[encode("red")[0]], drawn[encode("red")[0]])
     for content, words in (
         ("cat 1 2\n", "line 1: 2 numbers after 'cat'; expected model.width=16"),
         ("zebra" + " 1" * 16 + "\n", "none of the vocabulary's words"),
@@ -496,54 +452,43 @@ def test_word_vectors_fill_the_rows_of_their_words(sources, tmp_path):
     ):
         file.write_text(content)
         with pytest.raises(InvalidInput, match=words):
-            train(config_for("labelled", sources["labelled"], **options), tmp_path / "b", Silent())
+            start_of(config)
 
 
-@pytest.mark.xdist_group("tasks")
-def test_weights_of_a_model_that_computes_otherwise_are_refused(runs, sources, tmp_path):
-    """The shapes are the same; a refusal claims no directory."""
-    start = {"initial.weights": runs("text"), "data.tokenizer": runs("text") / "tokenizer.json"}
-    for change, words in (
-        ({"model.num_heads": 4}, "model.num_heads: 2 there, 4 here"),
+def test_weights_that_do_not_fit_are_refused(runs, sources, tmp_path):
+    def config(**changes):
+        return config_for("labelled", sources, **from_run(runs("text"), **changes))
+
+    for change, words in (  # of the first two the shapes are the same
         ({"model.activation": "relu"}, "model.activation: gelu there, relu here"),
         ({"model.norm_options.epsilon": 1e-3}, "norm_options.epsilon: 1e-05 there, 0.001 here"),
+        ({"model.width": 24}, r"do not fit this model\n.*16\) there, .*24\) here"),
+        ({"data.tokenizer": "byte"}, r"another tokenizer; give data.tokenizer=.*tokenizer"),
     ):
         with pytest.raises(InvalidInput, match=words):
-            train(config_for("labelled", sources["labelled"], **start | change), tmp_path / "a")
+            start_of(config(**change))
+    for change, words in (
+        ({"model.num_heads": 4}, "model.num_heads: 2 there, 4 here"),
+        ({"initial.weights": tmp_path / "none"}, "expected a run with a checkpoint, a folder with"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            train(config(**change), tmp_path / "a", Silent())
     assert not (tmp_path / "a" / "config.json").exists()
 
 
-@pytest.mark.xdist_group("tasks")
-def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path):
-    start = {"initial.weights": runs("text"), "data.tokenizer": runs("text") / "tokenizer.json"}
-    wider = start | {"model.width": 24}
-    with pytest.raises(InvalidInput, match=r"do not fit this model\n.*16\) there, .*24\) here"):
-        train(config_for("labelled", sources["labelled"], **wider), tmp_path / "a", Silent())
-    other = start | {"data.tokenizer": "byte"}
-    with pytest.raises(InvalidInput, match=r"another tokenizer; give data.tokenizer=.*tokenizer"):
-        train(config_for("labelled", sources["labelled"], **other), tmp_path / "b", Silent())
-    nothing = {"initial.weights": tmp_path / "nowhere"}
-    with pytest.raises(InvalidInput, match="expected a run with a checkpoint, a folder with"):
-        train(config_for("labelled", sources["labelled"], **nothing), tmp_path / "c", Silent())
-
-
 @pytest.mark.parametrize(
-    ("kind", "changes", "words"),
+    ("kind", "key", "value", "words"),
     [
-        (
-            "pairs",
-            {"model.architecture": "decoder"},
-            "data.task=translation requires encoder_decoder",
-        ),
-        ("text", {"data.train_examples": 9}, "has no labelled examples"),
-        ("labelled", {"model.match_parameters": "decoder"}, "only a recurrent architecture"),
-        ("recurrent text", {"model.match_parameters": "encoder"}, "expected decoder"),
-        ("labelled", {"initial.word_vectors": "v.txt"}, "expected word or a tokenizer.json"),
-        ("images", {"model.variant": "M/4"}, "a name like Ti/4"),
-        ("text", {"data.separate_documents": True}, "keeps no documents apart"),
-        ("labelled", {"evaluation.stride": 3}, "data.task=text_classification has no windows"),
+        ("pairs", "model.architecture", "decoder", "=translation requires encoder_decoder"),
+        ("text", "data.train_examples", 9, "has no labelled examples"),
+        ("labelled", "model.match_parameters", "decoder", "only a recurrent architecture"),
+        ("recurrent text", "model.match_parameters", "encoder", "expected decoder"),
+        ("labelled", "initial.word_vectors", "v.txt", "expected word or a tokenizer.json"),
+        ("images", "model.variant", "M/4", "a name like Ti/4"),
+        ("text", "data.separate_documents", True, "keeps no documents apart"),
+        ("labelled", "evaluation.stride", 3, "data.task=text_classification has no windows"),
     ],
 )
-def test_combinations_that_mean_nothing_are_refused(kind, changes, words):
+def test_combinations_that_mean_nothing_are_refused(kind, key, value, words):
     with pytest.raises(InvalidInput, match=words):
-        config_for(kind, "x", **changes)
+        config_for(kind, {}, **{key: value})
