@@ -25,6 +25,7 @@ from tests.conftest import (
     tree_hash,
 )
 from transformer_jax import load_run
+from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs import checkpoints
 from transformer_jax.runs.checkpoints import SaveFailed
@@ -185,27 +186,12 @@ def test_c2_c3_stopping_and_resuming_changes_no_bit(tmp_path, whole, steps, one_
     assert fingerprint_of(tmp_path / "a") == whole
 
 
-@pytest.mark.usefixtures("one_program")
-def test_c9_cadence_changes_no_parameter(tmp_path, whole):
-    other = dict(evaluation__every=7, logging__every=1, checkpoint__every=11)
-    run(tmp_path / "a", **other)
-    assert fingerprint_of(tmp_path / "a")[:2] == whole[:2]
-
-
 def test_c4_a_finished_run_is_left_alone(tiny_run, whole):
     before = {p: p.stat().st_mtime_ns for p in tiny_run.rglob("*") if "checkpoints" in str(p)}
     row = run(tiny_run)
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert row["step"] == 50
     assert fingerprint_of(tiny_run) == whole
-
-
-@pytest.mark.usefixtures("one_program")
-def test_c62_another_seed_has_other_initial_values_and_other_batches(tmp_path, whole):
-    run(tmp_path / "a", seed=1)
-    other = fingerprint_of(tmp_path / "a")
-    assert other[1] != whole[1]
-    assert other[2][0]["train/loss"] != whole[2][0]["train/loss"]
 
 
 # ---------------------------------------------------------------- processes
@@ -215,34 +201,29 @@ def test_c62_another_seed_has_other_initial_values_and_other_batches(tmp_path, w
 @pytest.mark.as_user
 def test_c10_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
     """SIGKILL, then the same command again, until it is done."""
-    flags = (
-        "--config.training.steps=400",
-        "--config.checkpoint.every=25",
-        "--config.logging.every=1",
-    )
-    reference = command("train", f"--config={TINY}", f"--workdir={tmp_path / 'whole'}", *flags)
+    flags = ("--config=tiny", "--config.training.steps=400", "--config.checkpoint.every=25")
+    flags += ("--config.logging.every=1",)
+    reference = command("train", f"--workdir={tmp_path / 'whole'}", *flags)
     assert reference.returncode == 0, reference.stderr
     moments = random.Random(0)
-    kills = 0
-    for _ in range(12):
-        process = start_command("train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}", *flags)
-        is_waiting = kills < 2
-        for line in process.stdout:
-            if is_waiting and line.startswith("step"):
-                time.sleep(moments.uniform(0, 0.25))
-                break
-        if is_waiting and process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.stdout.close()
-        if process.wait() == 0:
-            break
-    assert kills >= 2
+    for code in (-signal.SIGKILL, -signal.SIGKILL, 0):
+        process = start_command("train", f"--workdir={tmp_path / 'a'}", *flags)
+        if code:
+            await_step(process)
+            time.sleep(moments.uniform(0, 0.25))
+            process.kill()
+        said, _ = process.communicate()
+        assert process.returncode == code, said
     assert RunDirectory(tmp_path / "a").status() == "done"
     assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "whole")
 
 
-LONG = (f"--config={TINY}", "--config.training.steps=100000")
+LONG = ("--config=tiny", "--config.training.steps=100000")
+
+
+def await_step(process):
+    """Returns once a command has told of a step."""
+    assert any(line.startswith("step") for line in process.stdout)
 
 
 @pytest.mark.usefixtures("one_program")
@@ -271,15 +252,12 @@ def test_c23_a_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capfd, 
 
 def test_c24_a_second_ctrl_c_ends_at_once(tmp_path):
     process = start_command("train", *LONG, f"--workdir={tmp_path / 'a'}")
-    for line in process.stdout:
-        if line.startswith("step"):
-            break
+    await_step(process)
     process.send_signal(signal.SIGINT)
     time.sleep(0.05)  # two at the same instant are one to the system
     process.send_signal(signal.SIGINT)
-    process.stdout.read()
-    process.stdout.close()
-    assert process.wait(60) == 130
+    process.communicate(timeout=60)
+    assert process.returncode == 130
     assert RunDirectory(tmp_path / "a").status() == "running"  # no time to say more
     assert facts_of(tmp_path / "a", tmp_path)["status"] == "died", "its process is gone"
 
@@ -370,8 +348,6 @@ def test_c67_changed_data_is_refused(tmp_path, one_step_a_call):
 def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
     tmp_path, monkeypatch
 ):
-    from transformer_jax.data.tasks.language_modelling import LanguageModelling
-
     honest = LanguageModelling.batch
 
     def poisoned(self, seed, step):
@@ -455,6 +431,21 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, whole, monkeyp
 
 
 @pytest.mark.usefixtures("one_program")
+def test_a_run_has_its_batches_made_while_it_computes(tmp_path, monkeypatch):
+    made, batch = [], LanguageModelling.batch
+
+    def noted(self, seed, step):
+        made.append((step, threading.current_thread().name))
+        return batch(self, seed, step)
+
+    monkeypatch.setattr(LanguageModelling, "batch", noted)
+    run(tmp_path / "a")
+    steps = [step for step, name in made if name == "batches ahead"]
+    assert steps == sorted(set(steps))
+    assert steps
+
+
+@pytest.mark.usefixtures("one_program")
 def test_c13_training_falls_back_and_records_it(tmp_path, whole):
     with pytest.raises(Crash):
         run(tmp_path / "a", EndAt(45, crash))
@@ -486,11 +477,12 @@ def when_traced(monkeypatch, do):
     monkeypatch.setattr(prepared, "make_run_steps", make_noticed)
 
 
-def test_c70_one_compilation_of_the_step_per_run(tmp_path, monkeypatch):
+def test_c9_c70_cadence_changes_no_parameter_and_asks_for_no_program(tmp_path, whole, monkeypatch):
     when_traced(monkeypatch, lambda: compiled.append(1))
     compiled = []
-    run(tmp_path / "a", checkpoint__every=7, evaluation__every=9)
+    run(tmp_path / "a", evaluation__every=7, logging__every=1, checkpoint__every=11)
     assert compiled == [1]
+    assert fingerprint_of(tmp_path / "a")[:2] == whole[:2]
 
 
 # ---------------------------------------------------------------- what a run gives
