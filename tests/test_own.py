@@ -194,32 +194,32 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(net, capsys)
 
 
 @pytest.mark.parametrize(
-    ("old", "new_text", "words"),
+    ("changes", "words"),
     [
-        ('"CAUSAL"', '"SAME"', "what is hidden is seen: tokens from place 8 on change"),
+        ({'"CAUSAL"': '"SAME"'}, "what is hidden is seen: tokens from place 8 on change"),
         (
-            "nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))",
-            "hidden[:, 0]",
+            {"nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))": "hidden[:, 0]"},
             r"of tokens \[8, 16\] the model makes \(8, 32\); expected logits \[8, 16, 65\]",
         ),
         (
-            "nn.Dense(self.vocab_size)",
-            "nn.Dense(3)",
+            {"nn.Dense(self.vocab_size)": "nn.Dense(3)"},
             r"the model makes \(8, 16, 3\); expected logits \[8, 16, 65\]",
         ),
-        ("(self, tokens, *", "(self, words, *", "own_net:Mine: TypeError: .*'tokens'"),
-        ("def example_inputs", "def other_inputs", r"own_net:Mine: it needs example_inputs\(\)"),
+        ({"(self, tokens, *": "(self, words, *"}, "own_net:Mine: TypeError: .*'tokens'"),
+        ({"def example_inputs": "def inputs"}, r"own_net:Mine: it needs example_inputs\(\)"),
         (
-            "    max_length: int\n",
-            "    max_length = 16\n",
+            {"    max_length: int\n": "", "self.max_length": "16"},
             "data.task=language_modelling requires its attribute max_length",
         ),
     ],
     ids=["leak", "shape", "too few logits", "other inputs", "no example", "no length"],
 )
-def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(net, old, new_text, words):
-    assert old in NET
-    (net / "own_net.py").write_text(NET.replace(old, new_text))
+def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(net, changes, words):
+    text = NET
+    for old, new_text in changes.items():
+        assert old in text
+        text = text.replace(old, new_text)
+    (net / "own_net.py").write_text(text)
     refused_before_training(with_net(), words)
 
 
