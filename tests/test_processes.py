@@ -112,10 +112,7 @@ def test_one_process_agrees_with_itself():
     ("given", "words"),
     [
         (_HERE, "JAX_NUM_PROCESSES, JAX_PROCESS_ID"),
-        (
-            {**_HERE, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"},
-            "below JAX_NUM_PROCESSES=2",
-        ),
+        ({**_HERE, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}, "below JAX_NUM_PROCESSES=2"),
     ],
 )
 def test_a_process_that_does_not_know_which_it_is_is_refused(monkeypatch, given, words):
