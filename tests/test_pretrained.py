@@ -176,12 +176,8 @@ MODELS = {
         **{"tie_output": False, "scale_embeddings": False},
     ),
 }
-TASKS = {
-    "masked": "masked_language_modelling",
-    "classes": "text_classification",
-    "bart": "translation",
-    "t5": "translation",
-}
+TASKS = {"masked": "masked_language_modelling", "classes": "text_classification"}
+TASKS |= dict.fromkeys(("bart", "t5"), "translation")
 
 
 @pytest.mark.parametrize("name", list(MODELS))

@@ -116,6 +116,7 @@ def test_a_run_of_n_steps_makes_n_updates_and_writes_what_the_design_says(tiny_r
     assert step == 50
     assert [row["step"] for row in rows] == list(range(5, 51, 5))
     assert [row["step"] for row in rows if "eval/loss" in row] == [20, 40, 50]
+    assert rows[-1]["eval/loss"] < rows[0]["train/loss"] - 0.3
     assert {"eval/loss", "eval/bits_per_byte", "eval/accuracy", "test/loss"} <= rows[-1].keys()
     directory = RunDirectory(tiny_run)
     assert directory.status() == "done"
@@ -492,10 +493,10 @@ def test_c9_c70_cadence_changes_no_parameter_and_asks_for_no_program(tmp_path, w
 # ---------------------------------------------------------------- what a run gives
 
 
-def test_training_learns(tmp_path):
-    last = run(tmp_path, training__steps=200, evaluation__every=100)["eval/loss"]
-    assert last < RunDirectory(tmp_path).metrics()[0]["train/loss"] - 0.3
-    assert last < 3.3  # the entropy of single letters
+@pytest.mark.thorough
+def test_training_learns_more_than_the_frequency_of_letters(tmp_path):
+    row = run(tmp_path, training__steps=200, evaluation__every=100)
+    assert row["eval/loss"] < 3.3  # the entropy of single letters
 
 
 def test_c69_evaluation_is_exact_for_any_batch_size(tiny_run):
@@ -556,20 +557,6 @@ def test_users_own_text_with_documents_kept_apart(tmp_path, name):
     row = run(tmp_path / "a", **options, training__steps=15, model__position="rotary")
     assert np.isfinite(row["test/bits_per_byte"])
     assert load_run(tmp_path / "a").sample("Document", 5)
-
-
-@pytest.mark.thorough
-def test_bfloat16_trains_and_scores_as_float32_does(tiny_run, tmp_path):
-    row = run(tmp_path / "a", model__dtype="bfloat16")
-    exact, task = load_run(tiny_run), make_task(tiny_config())
-    assert row["eval/loss"] == pytest.approx(
-        RunDirectory(tiny_run).metrics()[-1]["eval/loss"], abs=0.02
-    )
-    of_float32, of_bfloat16 = (
-        evaluate(make_score(model), exact.params, task, "validation", 256).means["loss"]
-        for model in (exact.model, exact.model.with_options(dtype=jax.numpy.bfloat16))
-    )
-    assert 0 < abs(of_float32 - of_bfloat16) < 1e-3
 
 
 # ---------------------------------------------------------------- what a person sees
