@@ -36,14 +36,11 @@ SOURCES = {
     "recurrent_decoder": (TINY, {"model.architecture": "recurrent_decoder"}),
     "recurrent_encoder": (
         "movies.py",
-        {
-            "data.length": 16,
-            "data.tokenizer": "char",
-            "model.architecture": "recurrent_encoder",
-        },
+        {"model.architecture": "recurrent_encoder", "data.length": 16, "data.tokenizer": "char"},
     ),
 }
 _ALL = {"data": 2, "fsdp": 2, "tensor": 2}
+_NO_HEADS = {"data": 2, "fsdp": 4}
 # name -> architecture, changes, mesh
 CASES = {
     "data": ("decoder", {}, {"data": 8}),
@@ -53,10 +50,8 @@ CASES = {
     "mixed": (
         "decoder",
         {
-            "training.accumulation": 2,
-            "training.loss_chunk": 8,
-            "model.scan_layers": True,
-            "model.num_kv_heads": 2,
+            **{"training.accumulation": 2, "training.loss_chunk": 8},
+            **{"model.scan_layers": True, "model.num_kv_heads": 2},
         },
         _ALL,
     ),
@@ -79,9 +74,8 @@ CASES = {
     "gated_delta": (
         "decoder",
         {
-            "model.attention": "gated_delta",
+            **{"model.attention": "gated_delta", "model.attention_dropout_rate": 0},
             "optimizer.name": "lion",
-            "model.attention_dropout_rate": 0,
         },
         _ALL,
     ),
@@ -90,22 +84,18 @@ CASES = {
     "fused": (  # the kernel of a TPU, step by step, on each device's own texts and heads
         "decoder",
         {
-            "model.attention": "tests.meshes:Interpreted",
-            "model.attention_dropout_rate": 0,
-            "model.num_kv_heads": 2,
-            "data.length": 128,
+            **{"model.attention": "tests.meshes:Interpreted", "model.attention_dropout_rate": 0},
+            **{"model.num_kv_heads": 2, "data.length": 128},
         },
         _ALL,
     ),
-    "state_space": ("decoder", {"model.mixer": "state_space"}, {"data": 2, "fsdp": 4}),
+    "state_space": ("decoder", {"model.mixer": "state_space"}, _NO_HEADS),
     "mean": ("decoder", {"training.weight_ema": 0.9, "optimizer.name": "muon"}, _ALL),
     "factored": ("decoder", {"optimizer.name": "adafactor", "model.tie_embeddings": False}, _ALL),
     "shared": ("decoder", {"model.distinct_blocks": 1, "model.wiring": "parallel"}, _ALL),
     "bfloat16": ("decoder", {"model.dtype": "bfloat16", "model.dropout_rate": 0.0}, _ALL),
     **{name: (name, {}, _ALL) for name in SOURCES if not name.startswith("recurrent")},
-    **{
-        name: (name, {}, {"data": 2, "fsdp": 4}) for name in SOURCES if name.startswith("recurrent")
-    },
+    **{name: (name, {}, _NO_HEADS) for name in SOURCES if name.startswith("recurrent")},
 }
 
 
@@ -145,10 +135,7 @@ def trained(config, devices=None):
     batches = list(prepared.task.evaluation_batches("validation", 24))
     score, loose = score_of(prepared), unstack_blocks(state.params)
     sums = [score(loose, batch) for batch in (batches[0], batches[-1])]
-    loss, weight = (
-        np.concatenate([s.loss for s in sums]),
-        np.concatenate([s.weight for s in sums]),
-    )
+    loss, weight = (np.concatenate([getattr(s, part) for s in sums]) for part in ("loss", "weight"))
     places = {name: str(getattr(leaf.sharding, "spec", "")) for name, leaf in params.items()}
     return {
         "losses": np.asarray(records.loss)[:count],
@@ -163,14 +150,11 @@ def compare(case):
     architecture, changes, mesh = CASES[case]
     one = on_one_device(architecture, json.dumps(changes))
     many, places = trained(config_of(architecture, changes, mesh))
-    apart = {
-        name: float(np.abs(one[name] - many[name]).max()) for name in ("losses", "norms", "score")
-    }
+    furthest = lambda first, second: float(np.abs(first - second).max())
+    apart = {name: furthest(one[name], many[name]) for name in ("losses", "norms", "score")}
     for kind in ("start", "params"):
-        apart[kind] = max(
-            float(np.abs(one[kind][name] - many[kind][name]).max()) for name in one[kind]
-        )
-    return {"apart": apart, "loss": float(one["losses"][-1]), "places": places}
+        apart[kind] = max(furthest(one[kind][name], many[kind][name]) for name in one[kind])
+    return {"apart": apart, "places": places}
 
 
 def compare_texts_in_parts():

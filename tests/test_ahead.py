@@ -7,11 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.conftest import tiny_config
-from transformer_jax.runs.progress import Silent
 from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
-from transformer_jax.training.build import make_task
-from transformer_jax.training.loop import train
 
 
 class Maker:
@@ -74,19 +70,3 @@ def test_unused_places_of_a_call_are_nothing():
     assert call["a"].shape == (4, 2, 3)
     assert call["a"].dtype == np.int32
     assert call["a"][:, 0, 0].tolist() == [1, 2, 0, 0]
-
-
-def test_a_run_has_its_batches_made_while_it_computes(tmp_path, monkeypatch):
-    task, by = make_task(tiny_config()), []
-    made = type(task).batch
-
-    def batch(self, seed, step):
-        by.append((step, threading.current_thread().name))
-        return made(self, seed, step)
-
-    monkeypatch.setattr(type(task), "batch", batch)
-    config = tiny_config(training__steps=12, schedule__name="constant")
-    train(config, tmp_path / "a", Silent())
-    steps = [step for step, name in by if name == "batches ahead"]
-    assert steps == sorted(set(steps))
-    assert steps

@@ -1,11 +1,11 @@
 """Checkpoints survive damage, strays, full disks and kills, or say so."""
 
 import os
+import pickle
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.conftest import ROOT
+from tests.conftest import start_python
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs import checkpoints
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed, damage_of
@@ -101,16 +101,13 @@ def files_of(store, step):
 
 
 def damage(path, kind):
-    data = bytearray(path.read_bytes())
-    if kind == "flip":
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    elif kind == "truncate":
-        path.write_bytes(data[: len(data) // 2])
-    elif kind == "zero":
-        path.write_bytes(bytes(len(data)))
-    else:
+    data = bytearray(path.read_bytes() or b"x")
+    data[len(data) // 2] ^= kind == "flip"
+    content = {"flip": data, "truncate": data[: len(data) // 2], "zero": bytes(len(data))}
+    if kind == "delete":
         path.unlink()
+    else:
+        path.write_bytes(content[kind])
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncate", "zero", "delete"])
@@ -126,10 +123,7 @@ def test_c13_damage_to_any_file_falls_back_loudly(tmp_path, kind):
         victim = folder / "00000002" / name
         if kind in ("truncate", "zero") and victim.stat().st_size == 0:
             continue
-        if kind == "flip" and victim.stat().st_size == 0:
-            victim.write_bytes(b"x")
-        else:
-            damage(victim, kind)
+        damage(victim, kind)
         said = []
         store = Checkpoints(folder, say=said.append)
         store.tidy()
@@ -150,28 +144,18 @@ def test_c13_an_extra_file_is_damage_too(store):
     assert "state/extra was changed: expected sha256 no such file" in damage_of(path)
 
 
-def test_all_damaged_is_refused_and_not_restarted(store):
+@pytest.mark.parametrize("kind", ["truncate", "delete"])
+def test_all_damaged_is_refused_and_not_restarted(store, kind):
     save_steps(store, 1, 2)
     for step in (1, 2):
-        damage(store._folder / f"{step:08d}" / "manifest.json", "truncate")
+        damage(store._folder / f"{step:08d}" / "manifest.json", kind)
     for _ in range(2):  # the second launch must not take the emptied folder for a fresh one
         store.tidy()
         with pytest.raises(InvalidInput, match="no checkpoint is whole, 2 are damaged"):
             store.restore(STATE)
 
 
-def test_deleted_manifests_are_no_fresh_start(store):
-    save_steps(store, 1, 2)
-    for step in (1, 2):
-        (store._folder / f"{step:08d}" / "manifest.json").unlink()
-    store.tidy()
-    with pytest.raises(InvalidInput, match="no checkpoint is whole"):
-        store.restore(STATE)
-
-
 def test_what_another_version_wrote_is_refused_and_left_where_it_is(store, monkeypatch):
-    from transformer_jax.runs import checkpoints
-
     monkeypatch.setattr(checkpoints, "_FORMAT", 2)
     save_steps(store, 1)
     monkeypatch.setattr(checkpoints, "_FORMAT", 1)
@@ -182,33 +166,33 @@ def test_what_another_version_wrote_is_refused_and_left_where_it_is(store, monke
 
 def test_c14_strays_are_named_and_saving_goes_on(store, said):
     save_steps(store, 1)
-    for name in ("900", "00000900", "step_x", ".writing-00000005-123"):
+    folders = ("900", "00000900", "step_x", ".writing-00000005-123", "00000012")
+    for name in folders:
         (store._folder / name).mkdir()
-    (store._folder / "00000012").mkdir()
-    (store._folder / "00000012" / "foreign").write_text("x")
-    (store._folder / ".DS_Store").write_text("x")
+    for name in ("00000012/foreign", ".DS_Store"):
+        (store._folder / name).write_text("x")
     store.tidy()
-    text = "\n".join(said)
-    for name in ("900", "00000900", "step_x", ".writing-00000005-123", "00000012", ".DS_Store"):
-        assert name in text
+    for name in (*folders, ".DS_Store"):
+        assert name in "\n".join(said)
     assert store.restore(STATE).step == 1
     save_steps(store, 2, 900)
     assert store.steps() == [2, 900]
     assert not (store._folder / ".writing-00000005-123").exists()
 
 
+def with_kernel(kernel):
+    return {"params": {"kernel": kernel}, "step": jnp.int32(0)}
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
         (
-            {"params": {"kernel": jnp.zeros((8, 5))}, "step": jnp.int32(0)},
+            with_kernel(jnp.zeros((8, 5))),
             r"params/kernel: stored \(8, 4\) float32, expected \(8, 5\)",
         ),
-        (
-            {"params": {"kernel": jnp.zeros((8, 4), jnp.bfloat16)}, "step": jnp.int32(0)},
-            "expected .* bfloat16",
-        ),
-        ({"params": {"kernel": jnp.zeros((8, 4))}}, "step: stored .* int32, expected nothing"),
+        (with_kernel(jnp.zeros((8, 4), jnp.bfloat16)), "expected .* bfloat16"),
+        ({"params": STATE["params"]}, "step: stored .* int32, expected nothing"),
         ({**STATE, "ema": jnp.zeros(1)}, "ema: stored nothing"),
     ],
 )
@@ -268,19 +252,13 @@ several = pytest.mark.parametrize(
 
 @several
 def test_c12_a_full_disk_loses_nothing(tmp_path, devices):
-    done = subprocess.run(
-        [sys.executable, "-c", DISK_FULL, str(tmp_path / "c")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": devices},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "the checkpoint of step 2 could not be written" in done.stdout
-    assert "needs about 4,000,000 bytes" in done.stdout
-    assert "listed [1] ['00000001']" in done.stdout
-    assert "listed [2]" in done.stdout
+    process = start_python("-c", DISK_FULL, str(tmp_path / "c"), JAX_NUM_CPU_DEVICES=devices)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert "the checkpoint of step 2 could not be written" in said
+    assert "needs about 4,000,000 bytes" in said
+    assert "listed [1] ['00000001']" in said
+    assert "listed [2]" in said
 
 
 SAVE_LOOP = (
@@ -305,17 +283,9 @@ def test_c10_c11_kills_at_random_moments_leave_whole_checkpoints(tmp_path, devic
     folder, acknowledged = tmp_path / "c", 0
     moments = random.Random(0)
     for _ in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVE_LOOP, str(folder)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": devices},
-        )
+        process = start_python("-c", SAVE_LOOP, str(folder), JAX_NUM_CPU_DEVICES=devices)
         for _ in range(moments.randint(1, 4)):
-            line = process.stdout.readline()
-            assert line, "the loop died on what the last kill left"
-            acknowledged = int(line)
+            acknowledged = int(process.stdout.readline())  # else it died on what a kill left
         try:
             process.wait(moments.uniform(0, 0.3))
         except subprocess.TimeoutExpired:
@@ -333,8 +303,6 @@ def test_c10_c11_kills_at_random_moments_leave_whole_checkpoints(tmp_path, devic
 
 
 def test_c73_a_planted_pickle_is_never_run(store, tmp_path):
-    import pickle
-
     marker = tmp_path / "marker"
 
     class Bomb:
@@ -351,13 +319,8 @@ def test_c73_a_planted_pickle_is_never_run(store, tmp_path):
 
 @pytest.mark.thorough
 def test_all_of_it_holds_of_states_that_are_cut_over_eight_devices():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--numprocesses=0", "tests/test_checkpoints.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count(".") > 20
+    words = ("-m", "pytest", "-q", "--numprocesses=0", "tests/test_checkpoints.py")
+    process = start_python(*words, JAX_NUM_CPU_DEVICES="8")
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert said.count(".") > 20

@@ -8,26 +8,29 @@ import sys
 
 import pytest
 
+from experiments import convert_gguf
 from experiments.bench import MEASURES
-from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
+from tests.conftest import ROOT, TINY, attempt, command, refused
+from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.progress import Silent
-from transformer_jax.training.loop import train
 
 pytestmark = pytest.mark.xdist_group("commands")  # they share two runs
 
 
-@pytest.fixture(scope="module")
-def other_run(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("runs") / "rotary"
-    train(tiny_config(model__position="rotary", training__steps=30), workdir, Silent())
-    return workdir
+@pytest.fixture
+def other_run(tiny_run, tmp_path):
+    """As the tiny run, but of other positions and with fewer steps."""
+    other = shutil.copytree(tiny_run, tmp_path / "rotary")
+    config = (other / "config.json").read_text().replace('"learned"', '"rotary"')
+    (other / "config.json").write_text(config.replace('"steps": 50', '"steps": 30'))
+    rows = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (other / "metrics.jsonl").write_text("".join(rows[:6]))
+    return other
 
 
 def test_sample_continues_the_prompt(tiny_run):
     flags = (f"--workdir={tiny_run}", "--prompt=ROMEO:", "--num_tokens=20")
-    first, again = command("sample", *flags, "--seed=1"), attempt("sample", *flags, "--seed=1")
-    other = attempt("sample", *flags, "--seed=2")
+    first, again, other = (attempt("sample", *flags, f"--seed={seed}") for seed in (1, 1, 2))
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("ROMEO:")
     assert len(first.stdout.rstrip("\n")) >= 20
@@ -36,31 +39,18 @@ def test_sample_continues_the_prompt(tiny_run):
     assert greedy[0] == greedy[1]
 
 
-def test_sample_refuses_by_name(tiny_run, tmp_path):
-    base = f"--workdir={tiny_run}"
-    refused(attempt("sample", base, "--prompt=5 €"), "'5'", "U+0035", "offset 0")
-    refused(attempt("sample", base, "--top_p=2", "--temperature=-1"), "top_p", "temperature")
-    refused(attempt("sample", base, "--temperature=warm"), "--temperature", "warm")
-    refused(attempt("sample", base, "--prompt="), "--prompt=''", "at least one token")
-    refused(attempt("sample", base, "--seed=4294967296"), "seed", "2^32")
-    refused(attempt("sample", f"--workdir={tmp_path}"), str(tmp_path), "no run here")
-
-
 def test_evaluate_scores_a_whole_split(tiny_run):
-    done = command("evaluate", f"--workdir={tiny_run}", "--split=test")
+    done = attempt("evaluate", f"--workdir={tiny_run}", "--split=test")
     assert done.returncode == 0, done.stderr
-    stored = json.loads((tiny_run / "evaluation.json").read_text())["test"]
+    stored = RunDirectory(tiny_run).evaluation()["test"]
     assert f"loss {stored['loss']:.4f}" in done.stdout
     assert f"targets {stored['protocol']['targets']}" in done.stdout
-    refused(attempt("evaluate", f"--workdir={tiny_run}", "--split=dev"), "dev", "validation")
-    refused(attempt("evaluate", f"--workdir={tiny_run}", "--stride=99"), "--stride=99", "16")
-    refused(attempt("evaluate", f"--workdir={tiny_run}", "--batch_size=0"), "--batch_size=0")
 
 
-@pytest.mark.thorough
-def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp_path):
+def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     picture = tmp_path / "c.png"
-    done = command("compare", tiny_run, other_run, f"--out={picture}", COLUMNS="200")
+    done = attempt("compare", tiny_run, other_run, f"--out={picture}")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     differing = next(line for line in lines if "model.position" in line)
@@ -86,22 +76,15 @@ def test_compare_knows_copies_from_seeds(tiny_run, tmp_path):
 def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other)
-    manifest = json.loads((other / "manifest.json").read_text())
+    directory = RunDirectory(other)
+    manifest, evaluation = directory.manifest(), directory.evaluation()
     manifest["git"] = (manifest["git"] or {}) | {"revision": "f" * 40, "diff_sha256": "0" * 64}
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    evaluation = json.loads((other / "evaluation.json").read_text())
     evaluation["test"]["protocol"]["targets"] += 1
-    (other / "evaluation.json").write_text(json.dumps(evaluation))
+    directory.write_json("manifest.json", manifest)
+    directory.write_json("evaluation.json", evaluation)
     done = attempt("compare", tiny_run, other)
     assert "warning: computed by different code" in done.stdout
     assert "warning: different targets are scored" in done.stdout
-
-
-def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
-    refused(attempt("compare", tiny_run), "two or more")
-    refused(attempt("compare", tiny_run, tmp_path), "no run here")
-    refused(attempt("compare", tiny_run, other_run, "--metric=eval/los"), "eval/los", "eval/loss")
-    refused(attempt("compare", tiny_run, other_run, "--out=report.doc"), "report.doc", ".html")
 
 
 def _told(verb, *arguments):
@@ -135,10 +118,11 @@ def test_results_are_one_line_of_json_for_programs(tiny_run, other_run, tmp_path
     assert (wrong.returncode, wrong.stdout) == (2, "")
 
 
-def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):
+def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     evil = tmp_path / "\x1b]0;title\x07[red]x"
     shutil.copytree(tiny_run, evil)
-    done = command("compare", tiny_run, evil, COLUMNS="200")
+    done = attempt("compare", tiny_run, evil)
     assert done.returncode == 0, done.stderr
     assert "\x1b]" not in done.stdout
     assert "\x07" not in done.stdout
@@ -159,32 +143,43 @@ def test_bench_measures_what_it_says(tmp_path):
     # 6 for each token and product: of the blocks' matrices, queries with keys, weights with values.
     products = 4 * (12 * 128**2 + 2 * 64 * 128) + 65 * 128
     assert figures["update_flops"]["ours"][0] == 6 * 12 * 64 * products
-    first, again = (figures[f"first step, {s}"]["ours"][0] for s in _STARTS)
+    starts = ("nothing compiled", "compiled before")
+    first, again = (figures[f"first step, {start}"]["ours"][0] for start in starts)
     assert again < first
     assert "of the machine's reading" in done.stdout
 
 
-_STARTS = ("nothing compiled", "compiled before")
-
-
-def test_bench_refuses_by_name(tmp_path):
-    refused(attempt("bench", "--what=trainig"), "trainig", "training, writing")
-    refused(attempt("bench", "--programs=tensorflow"), "tensorflow", "torch_eager")
-    refused(attempt("bench", "--worker=training:jaxx"), "training:jaxx")
-    refused(attempt("bench", "--rounds=0"), "--rounds", "at least 1")
-    refused(attempt("bench", f"--out={tmp_path}"), str(tmp_path), "a folder")
-
-
-def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):
-    refused(
-        attempt("convert_gguf", "--file=none.gguf", f"--out={tmp_path}"), "none.gguf: no such file"
-    )
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sample --workdir={run} --prompt=5€", ["'5'", "U+0035", "offset 0"]),
+        ("sample --workdir={run} --top_p=2 --temperature=-1", ["top_p", "temperature"]),
+        ("sample --workdir={run} --temperature=warm", ["--temperature", "warm"]),
+        ("sample --workdir={run} --prompt=", ["--prompt=''", "at least one token"]),
+        ("sample --workdir={run} --seed=4294967296", ["seed", "2^32"]),
+        ("sample --workdir={tmp}", ["no run here"]),
+        ("evaluate --workdir={run} --split=dev", ["dev", "validation"]),
+        ("evaluate --workdir={run} --stride=99", ["--stride=99", "16"]),
+        ("evaluate --workdir={run} --batch_size=0", ["--batch_size=0"]),
+        ("compare {run}", ["two or more"]),
+        ("compare {run} {tmp}", ["no run here"]),
+        ("compare {run} {other} --metric=eval/los", ["eval/los", "eval/loss"]),
+        ("compare {run} {other} --out=report.doc", ["report.doc", ".html"]),
+        ("bench --what=trainig", ["trainig", "training, writing"]),
+        ("bench --programs=tensorflow", ["tensorflow", "torch_eager"]),
+        ("bench --worker=training:jaxx", ["training:jaxx"]),
+        ("bench --rounds=0", ["--rounds", "at least 1"]),
+        ("bench --out={tmp}", ["{tmp}", "a folder"]),
+        ("convert_gguf --file=none.gguf --out={tmp}", ["none.gguf: no such file"]),
+    ],
+)
+def test_what_commands_cannot_do_is_refused_by_name(tiny_run, other_run, tmp_path, line, words):
+    places = {"run": tiny_run, "other": other_run, "tmp": tmp_path}
+    done = attempt(*line.format(**places).split())
+    refused(done, *(word.format(**places) for word in words))
 
 
 def test_reading_gguf_names_the_extra_where_it_is_not_installed(tmp_path, monkeypatch):
-    from experiments import convert_gguf
-    from transformer_jax.errors import InvalidInput
-
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(convert_gguf.importlib.util, "find_spec", lambda name: None)

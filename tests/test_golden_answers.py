@@ -10,6 +10,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from tests.conftest import ROOT
 from transformer_jax.config_files import load_config
@@ -20,53 +21,27 @@ from transformer_jax.training.step import TrainState, make_mean_gradients, make_
 FOLDER = ROOT / "tests" / "golden" / "answers"
 STEPS = 20
 
-# Parameters by their path in version 1 -> their path now.
-RENAMED: dict[str, str] = {}
-
-_SHARED = {
-    "model.dropout_rate": "0.0",
-    "training.batch_size": "4",
-    "training.steps": "200",
+_SHARED = {"model.dropout_rate": "0.0", "training.batch_size": "4", "training.steps": "200"}
+_NARROW = {**_SHARED, "model.width": "16"}
+_TINY = {**_NARROW, "data.length": "16"}
+_T5 = {"model.position": "t5", "data.vocab_size": "300", "schedule.warmup_steps": "50"}
+_ROTARY = {
+    **{"model.position": "rotary", "model.norm": "rms_norm", "model.feed_forward": "gated"},
+    **{"model.activation": "silu", "model.num_heads": "4", "model.num_kv_heads": "2"},
 }
-_TINY = {**_SHARED, "model.width": "16", "data.length": "16"}
+_WINDOWS = {"model.depth": "4", "model.layer_types.L.mask_options.size": "4"}
 # name -> (config file, overrides)
 CASES = {
     "decoder": ("tiny", {**_TINY, "model.use_bias": "true"}),
     "encoder": ("masked_lm", {**_TINY, "model.depth": "2", "data.vocab_size": "300"}),
-    "encoder_decoder_t5": (
-        "translation",
-        {
-            **_SHARED,
-            "model.width": "16",
-            "model.position": "t5",
-            "data.vocab_size": "300",
-            "schedule.warmup_steps": "50",
-        },
-    ),
-    "vision": ("digits", {**_SHARED, "model.width": "16", "model.depth": "2"}),
+    "encoder_decoder_t5": ("translation", {**_NARROW, **_T5}),
+    "vision": ("digits", {**_NARROW, "model.depth": "2"}),
     "lstm": ("tiny", {**_TINY, "model.architecture": "recurrent_decoder"}),
-    "rotary": (
-        "tiny",
-        {
-            **_TINY,
-            "model.position": "rotary",
-            "model.norm": "rms_norm",
-            "model.feed_forward": "gated",
-            "model.activation": "silu",
-            "model.num_heads": "4",
-            "model.num_kv_heads": "2",
-        },
-    ),
+    "rotary": ("tiny", {**_TINY, **_ROTARY}),
     "experts": ("tiny", {**_TINY, "model.feed_forward": "mixture", "model.position": "alibi"}),
-    "windows": (
-        "local_global",
-        {**_TINY, "model.depth": "4", "model.layer_types.L.mask_options.size": "4"},
-    ),
+    "windows": ("local_global", {**_TINY, **_WINDOWS}),
     "state_space": ("hybrid", {**_TINY, "model.depth": "4"}),
-    "mup": (
-        "tiny",
-        {**_TINY, "model.parametrisation": "mup", "training.accumulation": "2"},
-    ),
+    "mup": ("tiny", {**_TINY, "model.parametrisation": "mup", "training.accumulation": "2"}),
 }
 
 
@@ -95,14 +70,7 @@ def batches_of(name):
 
 
 def nested(flat):
-    tree = {}
-    for path, value in flat.items():
-        *sections, leaf = path.split("/")
-        inner = tree
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[leaf] = value
-    return tree
+    return traverse_util.unflatten_dict(flat, sep="/")
 
 
 def computed(name, params, batches):
@@ -141,8 +109,7 @@ def stored(name):
 
 
 def part(answers, prefix):
-    kept = {k.removeprefix(prefix): v for k, v in answers.items() if k.startswith(prefix)}
-    return {RENAMED.get(path, path): value for path, value in kept.items()}
+    return {k.removeprefix(prefix): v for k, v in answers.items() if k.startswith(prefix)}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -24,12 +24,7 @@ pytestmark = pytest.mark.gpu
 
 TINY = ("--config=tiny", "--config.training.steps=400", "--config.checkpoint.every=20")
 FAR = 0.01  # of the norm: bfloat16 has 8 bits
-RULES = {
-    "none": None,
-    "all": Full(),
-    "causal": Causal(),
-    "window": Window(40) & Causal(),
-}
+RULES = {"none": None, "all": Full(), "causal": Causal(), "window": Window(40) & Causal()}
 
 
 def distance(ours, theirs):

@@ -8,7 +8,7 @@ import optax.contrib
 import pytest
 
 from tests.conftest import tiny_config
-from transformer_jax.paths import path_text
+from transformer_jax.paths import by_path
 from transformer_jax.training.optimizers import (
     OPTIMIZERS,
     evaluated_params,
@@ -17,7 +17,7 @@ from transformer_jax.training.optimizers import (
     make_schedule,
     weight_mean,
 )
-from transformer_jax.training.schedules import SCHEDULES, warmup_linear, warmup_stable_decay
+from transformer_jax.training.schedules import SCHEDULES
 
 PARAMS = {
     "block_0": {
@@ -101,6 +101,24 @@ THEIRS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """Parameters that the default optimizer gives, by the number of steps."""
+    return {steps: train(make_optimizer(config()), steps)[0] for steps in (1, 2, 3, 4)}
+
+
+def scale(params):
+    return params["block_0"]["attention_norm"]["scale"]
+
+
+def embedding(params):
+    return params["token_embedding"]["embedding"]
+
+
+def up(params):
+    return params["block_0"]["feed_forward"]["up"]["kernel"]
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_those_of_optax(name):
     # optax's muon lets all of Adam's parameters decay, and look ahead as Muon does.
@@ -112,62 +130,46 @@ def test_steps_are_those_of_optax(name):
     if name == "schedule_free":
         mean = optax.contrib.schedule_free_eval_params(their_state, theirs)
         close(evaluated_params(state, ours), mean)
-        assert not np.allclose(
-            ours["token_embedding"]["embedding"], mean["token_embedding"]["embedding"]
-        )
+        assert not np.allclose(embedding(ours), embedding(mean))
 
 
-def test_options_of_a_row_reach_it_and_not_another():
-    base, _ = train(make_optimizer(config(optimizer__momentum=0.1)))
+def test_options_of_a_row_reach_it_and_not_another(plain):
+    """AdamW, the default, has b1 and no momentum."""
+    close(train(make_optimizer(config(optimizer__momentum=0.1)))[0], plain[4], rtol=0)
     other, _ = train(make_optimizer(config(optimizer__b1=0.1)))
-    close(base, train(make_optimizer(config()))[0], rtol=0)
-    assert not np.allclose(
-        base["block_0"]["attention_norm"]["scale"], other["block_0"]["attention_norm"]["scale"]
-    )
+    assert not np.allclose(scale(other), scale(plain[4]))
 
 
 def test_muon_takes_stacked_kernels_one_by_one():
     """Experts stacked in one array move as each alone does: by name, not by number of axes."""
     optimizer = make_optimizer(config(optimizer__name="muon"))
-    moved, _ = train(optimizer, steps=1)
-    stacked = moved["block_0"]["feed_forward"]["up"]["kernel"]
+    stacked = up(train(optimizer, steps=1)[0])
     for expert in range(3):
-        alone = jax.tree.map(lambda leaf: leaf, drawn(0))
-        noise = drawn(10)
+        alone, noise = drawn(0), drawn(10)
         for tree in (alone, noise):
-            kernel = tree["block_0"]["feed_forward"]["up"]["kernel"]
-            tree["block_0"]["feed_forward"]["up"]["kernel"] = kernel[expert]
-        state = optimizer.init(alone)
-        updates, _ = optimizer.update(jax.tree.map(jnp.add, alone, noise), state, alone)
-        single = optax.apply_updates(alone, updates)["block_0"]["feed_forward"]["up"]["kernel"]
+            tree["block_0"]["feed_forward"]["up"]["kernel"] = up(tree)[expert]
+        gradients = jax.tree.map(jnp.add, alone, noise)
+        updates, _ = optimizer.update(gradients, optimizer.init(alone), alone)
+        single = up(optax.apply_updates(alone, updates))
         np.testing.assert_allclose(stacked[expert], single, rtol=1e-5, atol=1e-6)
 
 
-def test_rates_by_path():
+def test_rates_by_path(plain):
     multipliers = "block_0/attention=0.5,token_embedding=0"
-    moved, _ = train(
-        make_optimizer(config(optimizer__learning_rate_multipliers=multipliers)), steps=1
-    )
-    plain, _ = train(make_optimizer(config()), steps=1)
-    start = drawn(0)
-    for path, value in jax.tree_util.tree_leaves_with_path(moved):
-        name = path_text(path)
+    optimizer = make_optimizer(config(optimizer__learning_rate_multipliers=multipliers))
+    moved, start, whole = map(by_path, (train(optimizer, steps=1)[0], drawn(0), plain[1]))
+    for name, value in moved.items():
         factor = 0.5 if name.startswith("block_0/attention/") else float("token" not in name)
-        whole = jax.tree_util.tree_leaves_with_path(plain)
-        step = dict((path_text(p), v) for p, v in whole)[name]
-        begin = dict((path_text(p), v) for p, v in jax.tree_util.tree_leaves_with_path(start))[name]
-        np.testing.assert_allclose(value - begin, factor * (step - begin), rtol=1e-4, atol=1e-7)
+        step = factor * (whole[name] - start[name])
+        np.testing.assert_allclose(value - start[name], step, rtol=1e-4, atol=1e-7)
 
 
-def test_a_mean_of_weights_is_what_is_evaluated():
-    optimizer = make_optimizer(config(training__weight_ema=0.9))
-    params, state = train(optimizer, steps=3)
-    plain, mean = drawn(0), drawn(0)
-    single = make_optimizer(config())
+def test_a_mean_of_weights_is_what_is_evaluated(plain):
+    params, state = train(make_optimizer(config(training__weight_ema=0.9)), steps=3)
+    mean = drawn(0)
     for steps in (1, 2, 3):
-        plain, _ = train(single, steps)
-        mean = jax.tree.map(lambda m, p: 0.9 * m + 0.1 * p, mean, plain)
-    close(params, plain)
+        mean = jax.tree.map(lambda m, p: 0.9 * m + 0.1 * p, mean, plain[steps])
+    close(params, plain[3])
     close(evaluated_params(state, params), mean)
 
 
@@ -182,9 +184,8 @@ def test_a_mean_of_what_stays_stays_to_the_bit():
 
 
 def test_schedule_free_weighs_an_update_by_its_own_rate():
-    changes = {"schedule__name": "warmup_constant", "optimizer__name": "schedule_free"}
-    changes["schedule__warmup_steps"] = 10
-    asked = config(**changes)
+    schedule = {"schedule__name": "warmup_constant", "schedule__warmup_steps": 10}
+    asked = config(optimizer__name="schedule_free", **schedule)
     _, state = train(make_optimizer(asked), steps=3)
     is_ours = lambda node: isinstance(node, optax.contrib.ScheduleFreeState)
     (found,) = [s for s in jax.tree.leaves(state, is_leaf=is_ours) if is_ours(s)]
@@ -194,21 +195,16 @@ def test_schedule_free_weighs_an_update_by_its_own_rate():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_frozen_parameters_stay_to_the_bit_and_so_does_their_mean(name):
+def test_frozen_parameters_stay_and_so_does_their_mean(name):
     frozen = make_optimizer(
         config(optimizer__name=name, training__frozen="token_embedding,block_0/attention")
     )
-    params, state = train(frozen)
+    (params, state), start = train(frozen), drawn(0)
     for tree in (params, evaluated_params(state, params)):
-        for place in (("token_embedding",), ("block_0", "attention")):
-            kept, start = tree, drawn(0)
-            for key in place:
-                kept, start = kept[key], start[key]
-            close(kept, start, rtol=1e-6, atol=1e-6)
-        assert not np.allclose(
-            tree["block_0"]["attention_norm"]["scale"],
-            drawn(0)["block_0"]["attention_norm"]["scale"],
-        )
+        close(embedding(tree), embedding(start), rtol=1e-6, atol=1e-6)
+        attention = tree["block_0"]["attention"]
+        close(attention, start["block_0"]["attention"], rtol=1e-6, atol=1e-6)
+        assert not np.allclose(scale(tree), scale(start))
 
 
 def test_mup_slows_the_kernels_of_blocks_alone_and_not_their_decay():
@@ -223,26 +219,40 @@ def test_mup_slows_the_kernels_of_blocks_alone_and_not_their_decay():
     np.testing.assert_allclose(step(moved[0.0]), step(plain[0.0]) / 4, rtol=1e-4, atol=1e-6)
     by_decay = [step(trees[0.1]) - step(trees[0.0]) for trees in (moved, plain)]
     np.testing.assert_allclose(*by_decay, atol=1e-6)
-    for trees in (moved, plain):
-        embedding = trees[0.1]["token_embedding"]["embedding"]
-        np.testing.assert_array_equal(embedding, plain[0.1]["token_embedding"]["embedding"])
+    np.testing.assert_array_equal(embedding(moved[0.1]), embedding(plain[0.1]))
 
 
-def test_schedules_at_their_corners():
-    linear = warmup_linear(0.5, 100, 10, 0.2)
-    assert [float(linear(n - 1)) for n in (1, 10, 55, 100)] == pytest.approx([0.05, 0.5, 0.3, 0.1])
-    stable = warmup_stable_decay(0.5, 100, 10, 0.2, 0.0)
-    places = (1, 10, 50, 80, 90, 100)
-    assert [float(stable(n - 1)) for n in places] == pytest.approx([0.05, 0.5, 0.5, 0.5, 0.25, 0.0])
-    assert float(SCHEDULES["warmup_constant"](0.5, 100, 10)(99)) == 0.5
+@pytest.mark.parametrize(
+    ("name", "options", "rates"),
+    [
+        ("constant", (), {1: 0.5, 8: 0.5, 100: 0.5}),
+        ("warmup_constant", (10,), {1: 0.05, 10: 0.5, 100: 0.5}),
+        ("warmup_linear", (10, 0.2), {1: 0.05, 10: 0.5, 55: 0.3, 100: 0.1}),
+        ("warmup_stable_decay", (10, 0.2), {10: 0.5, 50: 0.5, 80: 0.5, 90: 0.25, 100: 0.0}),
+    ],
+)
+def test_schedules_at_their_corners(name, options, rates):
+    rate = SCHEDULES[name](0.5, 100, *options)
+    assert {step: float(rate(step - 1)) for step in rates} == pytest.approx(rates)
+
+
+def test_a_config_makes_its_schedule():
+    changes = {"schedule__warmup_steps": 10, "schedule__final_fraction": 0.2}
+    rate = make_schedule(tiny_config(training__steps=100, optimizer__learning_rate=0.5, **changes))
+    assert [float(rate(n - 1)) for n in (1, 10, 55, 100)] == pytest.approx([0.05, 0.5, 0.3, 0.1])
+
+
+def test_the_first_transformers_schedule_is_the_papers():
+    """width^-0.5 * min(n^-0.5, n * warmup^-1.5), equation 3, with width 512 and 4,000 updates."""
+    schedule = SCHEDULES["inverse_square_root"]((512 * 4000) ** -0.5, 100_000, 4000)
+    for n in (1, 100, 4000, 4001, 50_000):
+        expected = 512**-0.5 * min(n**-0.5, n * 4000**-1.5)
+        assert float(schedule(n - 1)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_moves_at_once_and_never_beyond_the_peak(name):
-    rates = [float(SCHEDULES[name](1.0, 50, **_short(name))(n)) for n in range(50)]
+    short = {} if name == "constant" else {"warmup_steps": 5}
+    rates = [float(SCHEDULES[name](1.0, 50, **short)(n)) for n in range(50)]
     assert 0 < rates[0] <= 1
     assert max(rates) == pytest.approx(1.0)
-
-
-def _short(name):
-    return {} if name == "constant" else {"warmup_steps": 5}

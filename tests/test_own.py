@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,28 +36,38 @@ class Tempered(AttentionVariant):
         mask, bias = call.dense(query, key)
         return attention_weights(query / self.temperature, key, mask, bias)
 """
-AROUND = {
-    "packages": {},
-    "environment": {},
-    "device": {"platform": "cpu", "count": 1, "kind": "x"},
-}
+DEVICE = {"platform": "cpu", "count": 1, "kind": "x"}
+AROUND = {"packages": {}, "environment": {}, "device": DEVICE}
 CHOICE = {"model.attention": "own_tempered:Tempered"}
 OPTION = "model.attention_options.temperature"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder of the user's with their module and this package's configs, where commands run."""
-    (tmp_path / "own_tempered.py").write_text(OWN)
+def empty(tmp_path, monkeypatch):
+    """A folder of the user's with this package's configs, where commands run."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    sys.modules.pop("own_tempered", None)
+    return tmp_path
 
 
-def short(**changes):
-    steps = {"training.steps": "3", "schedule.name": "constant", "sample.num_tokens": "3"}
-    return load_config(TINY, steps | CHOICE | changes)
+@pytest.fixture
+def folder(empty):
+    """A folder with an attention of the user's."""
+    (empty / "own_tempered.py").write_text(OWN)
+    return empty
+
+
+def short(config=TINY, choice=CHOICE, **changes):
+    steps = {"training.steps": "2", "schedule.name": "constant", "sample.num_tokens": "2"}
+    return load_config(config, steps | choice | changes)
+
+
+def refused_before_training(config, words):
+    """Asserts that a run is refused in one line and leaves its directory to another."""
+    with pytest.raises(InvalidInput, match=words) as error:
+        train(config, "run", Silent())
+    assert len(str(error.value).splitlines()) == 1
+    assert not Path("run", "config.json").exists()
 
 
 @pytest.mark.thorough
@@ -67,7 +78,7 @@ def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(fo
     plain = train(short(), "plain", Silent())
     assert last["eval/loss"] != plain["eval/loss"]  # the option reached the class
     assert train(config, "run", Silent()) == last  # complete
-    sys.modules.pop("own_tempered", None)
+    del sys.modules["own_tempered"]
     with pytest.raises(InvalidInput, match=r"needs your permission; .*--allow=own_tempered"):
         load_run("run")
     assert "own_tempered" not in sys.modules
@@ -76,16 +87,6 @@ def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(fo
     refused(attempt("sample", "--workdir=run", cwd=folder), "--allow=own_tempered")
     done = command("sample", "--workdir=run", "--allow=own_tempered", "--prompt=a", cwd=folder)
     assert done.returncode == 0, done.stderr
-
-
-def test_code_that_changed_since_the_run_began_is_named(folder, capsys):
-    config = short()
-    train(config, "run", Silent())
-    stored = RunDirectory("run").manifest()["own_rows"]
-    assert list(stored) == ["own_tempered:Tempered"]
-    (folder / "own_tempered.py").write_text(OWN + "\n# changed\n")
-    train(config, "run")
-    assert "the code of own_tempered:Tempered changed" in capsys.readouterr().out
 
 
 def test_what_an_own_file_imports_is_a_part_of_its_code(folder):
@@ -117,17 +118,14 @@ def test_what_an_own_file_imports_is_a_part_of_its_code(folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({OPTION: "-1"}, "attention_options.temperature=-1: expected a number > 0"),
+        ({OPTION: "-1"}, "temperature=-1: expected a number > 0"),
         (
-            {"model.attention_options.temprature": "1"},
-            "model.attention_options.temprature: own_tempered:Tempered has no such option; .*temperature",
+            {OPTION.replace("era", "ra"): "1"},
+            "temprature: own_tempered:Tempered has no such option; .*temperature",
         ),
         ({"model.attention": "own_tempered:Temperd"}, "own_tempered.py defines no Temperd"),
         ({"model.attention": "own_temperd:Tempered"}, "no file own_temperd.py here or on Python's"),
-        (
-            {"model.attention": "softmax", OPTION: "1"},
-            "model.attention_options.temperature: no such option",
-        ),
+        ({"model.attention": "softmax", OPTION: "1"}, f"{OPTION}: no such option"),
     ],
 )
 def test_wrong_names_and_options_are_refused(folder, changes, words):
@@ -148,14 +146,11 @@ def test_a_stored_config_runs_nothing_that_is_not_allowed(folder):
 def test_a_config_of_another_sets_own_options_that_are_checked_too(folder):
     source = "from configs import tiny\n\ndef get_config():\n    config = tiny.get_config()\n"
     source += "    config.model.attention = 'own_tempered:Tempered'\n"
-    (folder / "mine.py").write_text(
-        source + "    config.model.attention_options.temperatur = 2.0\n    return config\n"
-    )
+    source += "    config.model.attention_options.{} = 2.0\n    return config\n"
+    (folder / "mine.py").write_text(source.format("temperatur"))
     with pytest.raises(InvalidInput, match=r"has no such option; did you mean .*temperature"):
         load_config("mine.py", {})
-    (folder / "mine.py").write_text(
-        source + "    config.model.attention_options.temperature = 2.0\n    return config\n"
-    )
+    (folder / "mine.py").write_text(source.format("temperature"))
     assert flatten(load_config("mine.py", {}))[OPTION] == 2.0
 
 
@@ -171,39 +166,20 @@ NET = (ROOT / "tests" / "own_components" / "architecture.py").read_text()
 
 
 @pytest.fixture
-def nets(tmp_path, monkeypatch):
-    """A folder with an architecture of the user's, and with copies of it that are wrong."""
-    faults = {
-        "own_net": ("", ""),
-        "own_leak": ('padding="CAUSAL"', 'padding="SAME"'),
-        "own_shape": (
-            "return nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))",
-            "return hidden[:, 0]",
-        ),
-        "own_few": ("nn.Dense(self.vocab_size)", "nn.Dense(3)"),
-        "own_inputs": ("def __call__(self, tokens, *", "def __call__(self, words, *"),
-        "own_bare": ("def example_inputs", "def other_inputs"),
-        "own_short": ("    max_length: int\n", ""),
-    }
-    for name, (old, new_text) in faults.items():
-        text = NET.replace(old, new_text)
-        (tmp_path / f"{name}.py").write_text(
-            text.replace("self.max_length", "16") if name == "own_short" else text
-        )
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in faults:
-        sys.modules.pop(name, None)
+def net(empty):
+    """A folder with an architecture of the user's."""
+    (empty / "own_net.py").write_text(NET)
+    return empty
 
 
-def with_net(name, **more):
-    return short(**{"model.attention": "softmax", "model.architecture": f"{name}:Mine"} | more)
+def with_net(**more):
+    return short(choice={"model.architecture": "own_net:Mine"}, **more)
 
 
-def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(nets):
-    config = with_net("own_net", **{"model.window": "2", "model.depth": "1"})
+def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(net, capsys):
+    config = with_net(**{"model.window": "2", "model.depth": "1"})
     last = train(config, "run", Silent())
+    assert list(RunDirectory("run").manifest()["own_rows"]) == ["own_net:Mine"]
     assert train(config, "run", Silent()) == last
     with pytest.raises(InvalidInput, match="--allow=own_net"):
         load_run("run")
@@ -212,26 +188,39 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(nets):
     assert len(run.sample("ROMEO", num_tokens=14)) == 14  # beyond max_length, one prompt of [P]
     other = load_config(TINY, {"model.architecture": "own_net:Mine"})
     assert make_model(other, {"vocab_size": 7}, ["own_net"]).window == 3
+    (net / "own_net.py").write_text(NET + "\n# changed\n")
+    train(config, "run")
+    assert "the code of own_net:Mine changed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("changes", "words"),
     [
-        ("own_leak", r"own_leak:Mine: what is hidden is seen: tokens from place 8 on change"),
+        ({'"CAUSAL"': '"SAME"'}, "what is hidden is seen: tokens from place 8 on change"),
         (
-            "own_shape",
+            {"nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))": "hidden[:, 0]"},
             r"of tokens \[8, 16\] the model makes \(8, 32\); expected logits \[8, 16, 65\]",
         ),
-        ("own_few", r"the model makes \(8, 16, 3\); expected logits \[8, 16, 65\]"),
-        ("own_inputs", r"model.architecture=own_inputs:Mine: TypeError: .*'tokens'"),
-        ("own_bare", r"own_bare:Mine: it needs example_inputs\(\)"),
-        ("own_short", "data.task=language_modelling requires its attribute max_length"),
+        (
+            {"nn.Dense(self.vocab_size)": "nn.Dense(3)"},
+            r"the model makes \(8, 16, 3\); expected logits \[8, 16, 65\]",
+        ),
+        ({"(self, tokens, *": "(self, words, *"}, "own_net:Mine: TypeError: .*'tokens'"),
+        ({"def example_inputs": "def inputs"}, r"own_net:Mine: it needs example_inputs\(\)"),
+        (
+            {"    max_length: int\n": "", "self.max_length": "16"},
+            "data.task=language_modelling requires its attribute max_length",
+        ),
     ],
+    ids=["leak", "shape", "too few logits", "other inputs", "no example", "no length"],
 )
-def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(nets, name, words):
-    with pytest.raises(InvalidInput, match=words):
-        train(with_net(name), "run", Silent())
-    assert not (nets / "run" / "config.json").exists()
+def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(net, changes, words):
+    text = NET
+    for old, new_text in changes.items():
+        assert old in text
+        text = text.replace(old, new_text)
+    (net / "own_net.py").write_text(text)
+    refused_before_training(with_net(), words)
 
 
 MIXER = """
@@ -272,24 +261,14 @@ class Before(nn.Module):
         ("return nn", "return 1 / 0, nn", {}, r"ZeroDivisionError at line \d+ of own_mix.py"),
     ],
 )  # fmt: skip
-def test_a_mixer_of_ones_own_is_tried_before_it_trains(
-    tmp_path, monkeypatch, old, new_text, changes, words
-):
-    (tmp_path / "own_mix.py").write_text(MIXER.replace(old, new_text))
-    monkeypatch.chdir(tmp_path)
-    steps = {"training.steps": "2", "schedule.name": "constant", "sample.num_tokens": "2"}
+def test_a_mixer_of_ones_own_is_tried_before_it_trains(empty, old, new_text, changes, words):
+    (empty / "own_mix.py").write_text(MIXER.replace(old, new_text))
     mixer = {"model.mixer": "own_mix:Before", "model.position": "none"}
-    config = load_config(TINY, {**steps, **mixer, **changes})
-    try:
-        if words is None:
-            train(config, "run", Silent())
-            return
-        with pytest.raises(InvalidInput, match=words) as error:
-            train(config, "run", Silent())
-        assert len(str(error.value).splitlines()) == 1
-        assert not (tmp_path / "run" / "config.json").exists()
-    finally:
-        sys.modules.pop("own_mix", None)
+    config = short(choice=mixer, **changes)
+    if words is None:
+        train(config, "run", Silent())
+    else:
+        refused_before_training(config, words)
 
 
 UNGUARDED = """import jax.numpy as jnp
@@ -305,66 +284,48 @@ class Unguarded(AttentionVariant):
 """
 
 
-def test_nan_of_queries_that_see_nothing_is_found_before_training(tmp_path, monkeypatch):
-    (tmp_path / "own_weights.py").write_text(UNGUARDED)
-    monkeypatch.chdir(tmp_path)
+def test_nan_of_queries_that_see_nothing_is_found_before_training(empty):
+    (empty / "own_weights.py").write_text(UNGUARDED)
     config = load_config(TINY, {"model.attention": "own_weights:Unguarded"})
-    with pytest.raises(InvalidInput, match=r"own_weights:Unguarded: .*not finite .*padded"):
-        train(config, "run", Silent())
-    assert not (tmp_path / "run" / "config.json").exists()
+    refused_before_training(config, r"own_weights:Unguarded: .*not finite .*padded")
 
 
-def test_options_of_a_user_defined_architecture_are_checked(nets):
-    for more, words in (
-        ({"model.windw": "3"}, "no such option"),
-        ({"model.window": "0"}, "expected an integer >= 1"),
-        ({"model.architecture": "own_net:Nine"}, "own_net.py defines no Nine"),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            with_net("own_net", **more)
-    with pytest.raises(InvalidInput, match=r"model\.window: no such option"):
-        load_config(TINY, {"model.window": "3"})
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model.windw", "3", "no such option"),
+        ("model.window", "0", "expected an integer >= 1"),
+        ("model.architecture", "own_net:Nine", "own_net.py defines no Nine"),
+        ("model.architecture", "decoder", r"model\.window: no such option"),
+    ],
+)
+def test_options_of_a_user_defined_architecture_are_checked(net, key, value, words):
+    with pytest.raises(InvalidInput, match=words):
+        with_net(**{"model.window": "3", key: value})
 
 
 POOLING = (ROOT / "tests" / "own_components" / "pooling.py").read_text()
 
 
-def test_a_pooling_of_ones_own_does_not_see_padding(tmp_path, monkeypatch):
-    (tmp_path / "own_pool.py").write_text(POOLING)
-    (tmp_path / "own_last.py").write_text(
+def test_a_pooling_of_ones_own_does_not_see_padding(empty):
+    (empty / "own_pool.py").write_text(POOLING)
+    (empty / "own_last.py").write_text(
         POOLING + "\n\nclass Last(Mine):\n    def __call__(self, hidden, is_token=None):\n"
         "        return hidden[..., -1, :]\n"
     )
-    (tmp_path / "texts.csv").write_text(
-        "text,label\n"
-        + "".join(
-            f"{'good' if n % 2 else 'bad'} {'word ' * (n % 5)}{n},{n % 2}\n" for n in range(60)
-        )
-    )
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.chdir(tmp_path)
+    words = (f"{'good' if n % 2 else 'bad'} {'word ' * (n % 5)}{n},{n % 2}\n" for n in range(60))
+    (empty / "texts.csv").write_text("text,label\n" + "".join(words))
     changes = {
-        "data.source": "texts.csv",
-        "data.tokenizer": "byte",
-        "data.length": "32",
-        "data.splits": "0.6,0.2,0.2",
-        "training.steps": "2",
-        "schedule.name": "constant",
-        "model.width": "16",
-        "model.depth": "1",
+        **{"data.source": "texts.csv", "data.tokenizer": "byte", "data.length": "32"},
+        **{"data.splits": "0.6,0.2,0.2", "model.width": "16", "model.depth": "1"},
     }
-    pooled = {"model.pooling": "own_pool:Mine"}
-    config = load_config("configs/movies.py", changes | pooled)
-    assert train(config, "run", Silent())["eval/loss"] > 0
+    own, last = (
+        short("configs/movies.py", changes, **{"model.pooling": name})
+        for name in ("own_pool:Mine", "own_last:Last")
+    )
+    refused_before_training(last, "tokens at padded places change what is scored")
+    assert train(own, "run", Silent())["eval/loss"] > 0
     assert load_run("run", allow=["own_pool"]).model.pooling.__name__ == "Mine"
-    with pytest.raises(InvalidInput, match="tokens at padded places change what is scored"):
-        train(
-            load_config("configs/movies.py", changes | {"model.pooling": "own_last:Last"}),
-            "other",
-            Silent(),
-        )
-    for name in ("own_pool", "own_last"):
-        sys.modules.pop(name, None)
 
 
 # ---------------------------------------------------------------- the scaffold
@@ -390,15 +351,16 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     assert f"{len(LAWS)} tests collected" in collected.stdout
     tests = pytest_in(tmp_path, "-k", "padding", ".")
     assert "2 passed" in tests.stdout, tests.stdout
-    refused(attempt("new", "norm", "my_norm", cwd=tmp_path), "there is a file of that")
-    refused(attempt("new", "task", "copy", cwd=tmp_path), "Python has a module of that name")
-    refused(
-        attempt("new", "atention", "mine", cwd=tmp_path), "atention: expected one of", "attention"
-    )
-    refused(attempt("new", "attention", "my-attention", cwd=tmp_path), "a name that Python can")
-    for family, module, name in (("mixer", "linear", "Linear"), ("norm", "none", "None")):
-        refused(attempt("new", family, module, cwd=tmp_path), f"would be '{name}'")
-    refused(attempt("new", "attention", "_", cwd=tmp_path), "_: the attention in it would be ''")
+    for family, module, words in (
+        ("norm", "my_norm", "there is a file of that"),
+        ("task", "copy", "Python has a module of that name"),
+        ("atention", "mine", "atention: expected one of"),
+        ("attention", "my-attention", "a name that Python can"),
+        ("mixer", "linear", "would be 'Linear'"),
+        ("norm", "none", "would be 'None'"),
+        ("attention", "_", "_: the attention in it would be ''"),
+    ):
+        refused(attempt("new", family, module, cwd=tmp_path), words)
     file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
     file.write_text(file.read_text().replace(".mean(-1, keepdims", ".mean(-2, keepdims"))
     assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout

@@ -100,6 +100,10 @@ jax.tree.map(np.testing.assert_array_equal, *map(jax.tree.leaves, (restored, sta
 """
 
 
+_HERE = {"JAX_COORDINATOR_ADDRESS": "here:1"}
+_ON_SLURM = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}
+
+
 def test_one_process_agrees_with_itself():
     assert (agreed(7), largest(-3)) == (7, -3)
 
@@ -107,15 +111,8 @@ def test_one_process_agrees_with_itself():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"JAX_COORDINATOR_ADDRESS": "here:1"}, "JAX_NUM_PROCESSES, JAX_PROCESS_ID"),
-        (
-            {
-                "JAX_COORDINATOR_ADDRESS": "here:1",
-                "JAX_NUM_PROCESSES": "2",
-                "JAX_PROCESS_ID": "2",
-            },
-            "below JAX_NUM_PROCESSES=2",
-        ),
+        (_HERE, "JAX_NUM_PROCESSES, JAX_PROCESS_ID"),
+        ({**_HERE, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}, "below JAX_NUM_PROCESSES=2"),
     ],
 )
 def test_a_process_that_does_not_know_which_it_is_is_refused(monkeypatch, given, words):
@@ -128,16 +125,9 @@ def test_a_process_that_does_not_know_which_it_is_is_refused(monkeypatch, given,
 @pytest.mark.parametrize(
     ("environment", "devices"),
     [
-        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}, []),  # all
-        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2"}, None),  # jax: one each
-        (
-            {
-                "SLURM_STEP_NUM_TASKS": "2",
-                "SLURM_STEP_NUM_NODES": "2",
-                "JAX_LOCAL_DEVICE_IDS": "1,2",
-            },
-            None,
-        ),
+        (_ON_SLURM, []),  # all
+        (_ON_SLURM | {"SLURM_STEP_NUM_TASKS": "8"}, None),  # jax: one each
+        (_ON_SLURM | {"JAX_LOCAL_DEVICE_IDS": "1,2"}, None),
         ({"TPU_PROCESS_ADDRESSES": "a:8471,b:8471"}, None),
         ({"MEGASCALE_NUM_SLICES": "2"}, None),
         ({"MEGASCALE_NUM_SLICES": "1", "TPU_WORKER_HOSTNAMES": "localhost"}, "alone"),
@@ -177,11 +167,12 @@ def in_two_processes(*words, **environment):
     ]
 
 
-def processes(workdir, *arguments):
-    """Two processes of one run."""
-    return in_two_processes(
-        *("-m", "experiments.train", "--config=tiny", f"--workdir={workdir}", *STEPS, *arguments)
-    )
+def ended(both, *codes):
+    """Returns what two processes said, once they have ended with these codes."""
+    with ThreadPoolExecutor() as readers:  # of both at once: what one says fills a pipe
+        said = [*readers.map(lambda process: process.communicate(timeout=900)[0], both)]
+    assert tuple(process.returncode for process in both) == codes, said
+    return said
 
 
 # Drawn by each process for itself; which one counts is agreed.
@@ -216,8 +207,7 @@ def test_arrays_that_no_process_has_whole_give_what_one_device_gives(tmp_path):
     assert command("train", *few, f"--workdir={alone}", **paths).returncode == 0
     words = ("-m", "experiments.train", *few, f"--workdir={run}", "--config.mesh.fsdp=8")
     both = in_two_processes(*words, **paths)
-    said = [process.communicate(timeout=300)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    ended(both, 0, 0)
     one, many = (RunDirectory(path).metrics() for path in (alone, run))
     for mine, theirs in zip(one, many, strict=True):
         numbers = {key: value for key, value in mine.items() if not key.startswith("time/")}
@@ -229,10 +219,8 @@ def test_two_processes_of_four_devices_give_what_one_device_gives():
     """Every architecture, and some mixed rows; test_sharding has the rest of them on eight."""
     cases = [*SOURCES, "mixed", "fused"]
     both = in_two_processes("-m", "tests.meshes", *cases)
-    with ThreadPoolExecutor() as readers:
-        said = [*readers.map(lambda process: process.communicate(timeout=900)[0], both)]
-    assert [process.returncode for process in both] == [0, 0], said
-    told = [json.loads(line) for line in said[0].splitlines() if line.startswith('{"case"')]
+    said, _ = ended(both, 0, 0)
+    told = [json.loads(line) for line in said.splitlines() if line.startswith('{"case"')]
     assert [one["case"] for one in told] == cases
     for one in told:
         holds(one)
@@ -256,16 +244,12 @@ def test_a_process_that_cannot_write_keeps_no_other_waiting(tmp_path):
         *("-c", LIMITED, "--config=tiny", f"--workdir={tmp_path}", "--config.mesh.fsdp=8"),
         *("--config.model.width=256", "--config.training.steps=20", "--config.checkpoint.every=10"),
     )
-    with (
-        ThreadPoolExecutor() as readers
-    ):  # of both at once: what one says of its fault fills a pipe
-        said = [*readers.map(lambda process: process.communicate(timeout=300)[0], both)]
-    assert [process.returncode for process in both] == [1, 1], said
+    said, _ = ended(both, 1, 1)
     for step in (10, 20):
-        assert f"NOT SAVED: {tmp_path}/checkpoints: the checkpoint of step {step}" in said[0]
+        assert f"NOT SAVED: {tmp_path}/checkpoints: the checkpoint of step {step}" in said
     # Where the first one comes to it, orbax finds by itself that the other's part is not there.
     reasons = ("another process could not write", "metadata from just one process")
-    assert any(reason in said[0] for reason in reasons), said
+    assert any(reason in said for reason in reasons), said
     assert RunDirectory(tmp_path).status() == "failed"
 
 
@@ -274,9 +258,7 @@ def test_processes_make_their_own_rows_share_a_hooks_state_and_save_meanwhile(tm
     (tmp_path / "jittering.py").write_text(JITTERS)
     path = f"{ROOT}{os.pathsep}{tmp_path}"
     both = in_two_processes("-c", OWN_ROWS, str(tmp_path), PYTHONPATH=path)
-    for process in both:
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, said
+    for said in ended(both, 0, 0):
         rows = [line for line in said.splitlines() if line.startswith("rows")]
         assert rows == ["rows 4 of 8"] * 3 + ["rows 8 of 8"], said
 
@@ -309,17 +291,18 @@ def test_two_processes_are_one_run_through_signals_and_kills(tmp_path):
     alone, run = tmp_path / "alone", tmp_path / "run"
     assert command("train", "--config=tiny", f"--workdir={alone}", *STEPS).returncode == 0
 
-    both = processes(run, "--config.mesh.data=2", "--config.mesh.fsdp=4")
+    words = ("-m", "experiments.train", "--config=tiny", f"--workdir={run}", *STEPS)
+    words += ("--config.mesh.data=2", "--config.mesh.fsdp=4")
+    both = in_two_processes(*words)
     wait_for_step(run, 30, both)
     both[1].send_signal(signal.SIGTERM)
-    said = [process.communicate(timeout=90)[0] for process in both]
-    assert [process.returncode for process in both] == [143, 143], said
+    said = ended(both, 143, 143)
     assert (run / "STATUS").read_text().startswith("interrupted")
     assert "8 devices, data=2 fsdp=4" in said[0]
     assert "loss" not in said[1].partition("stopping")[0]  # the first speaks for both
 
     for killed, step in ((1, 100), (0, 180)):
-        both = processes(run, "--config.mesh.data=2", "--config.mesh.fsdp=4")
+        both = in_two_processes(*words)
         wait_for_step(run, step, both)
         both[killed].kill()
         began, other = time.monotonic(), both[1 - killed]

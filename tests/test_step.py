@@ -1,5 +1,6 @@
 """Loss, metrics, optimizer and the update itself."""
 
+import functools
 import math
 
 import jax
@@ -9,10 +10,11 @@ import optax
 import pytest
 
 from experiments.templates.objective import Mine as ZLoss
-from tests.conftest import a_few_of, tiny_config
+from tests.conftest import a_few_of, random_params, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
-from transformer_jax.training.build import make_model
+from transformer_jax.training.build import make_model, make_task
+from transformer_jax.training.compatibility import refuse_unknown_prefixes
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.objectives import (
     CrossEntropy,
@@ -21,12 +23,7 @@ from transformer_jax.training.objectives import (
     sums_of,
     total,
 )
-from transformer_jax.training.optimizers import (
-    decay_multiplier,
-    evaluated_params,
-    make_optimizer,
-    make_schedule,
-)
+from transformer_jax.training.optimizers import decay_multiplier, evaluated_params, make_optimizer
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
 
@@ -53,6 +50,24 @@ def random_batch(seed, *leading, weights=None):
 
 def leaves_equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def leaves_close(first, second, **tolerances):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerances), first, second)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Model, optimizer and state without dropout, and the jitted step, compiled once."""
+    _, model, optimizer, state = setup(model__dropout_rate=0.0)
+    return model, optimizer, state, jax.jit(make_train_step(model, optimizer, 0))
+
+
+@pytest.fixture(scope="module")
+def run_six():
+    """Model and optimizer, the state at step 0, and up to six steps in one call, compiled once."""
+    _, model, optimizer, state = setup()
+    return model, optimizer, state, jax.jit(make_run_steps(make_train_step(model, optimizer, 0)))
 
 
 # ---------------------------------------------------------------- loss and sums
@@ -93,8 +108,8 @@ def test_losses_agree_under_jit_vmap_and_grad():
     logits = jax.random.normal(jax.random.key(0), (3, 4, 5))
     targets, weights = jnp.arange(12).reshape(3, 4) % 5, jnp.ones((3, 4))
     eager = cross_entropy(logits, targets, weights)
-    np.testing.assert_allclose(jax.jit(cross_entropy)(logits, targets, weights), eager, atol=1e-6)
-    np.testing.assert_allclose(jax.vmap(cross_entropy)(logits, targets, weights), eager, atol=1e-6)
+    for transformed in (jax.jit(cross_entropy), jax.vmap(cross_entropy)):
+        np.testing.assert_allclose(transformed(logits, targets, weights), eager, atol=1e-6)
     gradient = jax.grad(lambda x: cross_entropy(x, targets, weights).sum())(logits)
     expected = jax.nn.softmax(logits) - jax.nn.one_hot(targets, 5)
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
@@ -102,41 +117,20 @@ def test_losses_agree_under_jit_vmap_and_grad():
 
 def test_means_divide_once():
     columns = {"loss": [19.0, 1.0], "correct": [1.0, 2.0], "weight": [2.0, 8.0], "bytes": [30, 10]}
-    means = {
-        name: METRICS[name]({key: np.array(column) for key, column in columns.items()})
-        for name in ("loss", "accuracy", "bits_per_byte")
-    }
-    assert means["loss"] == 2.0
-    assert means["accuracy"] == pytest.approx(0.3)
-    assert means["bits_per_byte"] == pytest.approx(20 / math.log(2) / 40)
-
-
-# ---------------------------------------------------------------- optimizer
-
-
-def test_schedule_at_its_corners():
-    config = tiny_config(
-        training__steps=100,
-        optimizer__learning_rate=0.5,
-        schedule__warmup_steps=10,
-        schedule__final_fraction=0.2,
-    )
-    rate = make_schedule(config)
-    assert rate(0) == pytest.approx(0.05)
-    assert rate(9) == pytest.approx(0.5)
-    assert rate(54) == pytest.approx(0.3)
-    assert rate(99) == pytest.approx(0.1)
-    assert make_schedule(tiny_config(schedule__name="constant"))(7) == pytest.approx(1e-3)
+    columns = {key: np.array(column) for key, column in columns.items()}
+    means = [METRICS[name](columns) for name in ("loss", "accuracy", "bits_per_byte")]
+    assert means == pytest.approx([2, 0.3, 20 / math.log(2) / 40])
 
 
 def test_decay_goes_by_name_even_for_stacked_parameters():
-    config, _, _, state = setup(
-        model__use_bias=True,
+    config = tiny_config(
         optimizer__decay_multipliers="block_0=0.5,block_0/attention=0.5",
         training__frozen="token_embedding",
     )
-    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state.params)
-    for params in (state.params, stacked):
+    model = make_model(tiny_config(model__use_bias=True), {"vocab_size": VOCAB})
+    single = random_params(model)
+    stacked = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), single)
+    for params in (single, stacked):
         decays = jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config), params)
         attention = decays["block_0"]["attention"]["query"]
         assert attention == {"kernel": pytest.approx(0.25), "bias": 0}
@@ -148,27 +142,24 @@ def test_decay_goes_by_name_even_for_stacked_parameters():
 # ---------------------------------------------------------------- the update
 
 
-def test_c8_accumulation_equals_the_whole_batch_with_unequal_tokens():
+def test_c8_accumulation_equals_the_whole_batch_with_unequal_tokens(plain):
+    model, optimizer, state, step = plain
     weights = np.ones((8, 8), np.float32)
     weights[:3, 2:] = 0
     weights[6] = 0
-    results = []
-    for accumulation in (1, 4):
-        config, model, optimizer, state = setup(model__dropout_rate=0.0)
-        step = jax.jit(make_train_step(model, optimizer, 0, accumulation))
-        results.append(step(state, random_batch(0, weights=weights)))
-    (whole, of_whole), (state, record) = results
+    batch = random_batch(0, weights=weights)
+    whole, of_whole = step(state, batch)
+    parts, record = jax.jit(make_train_step(model, optimizer, 0, accumulation=4))(state, batch)
     np.testing.assert_allclose(record.loss, of_whole.loss, rtol=1e-6)
     np.testing.assert_allclose(record.gradient_norm, of_whole.gradient_norm, rtol=1e-5)
-    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6)
-    jax.tree.map(close, state.opt_state, whole.opt_state)
+    leaves_close(parts.opt_state, whole.opt_state, atol=1e-6)
 
 
-def test_loss_is_the_token_weighted_mean():
-    _, model, optimizer, state = setup(model__dropout_rate=0.0)
+def test_loss_is_the_token_weighted_mean(plain):
+    model, _, state, step = plain
     batch = random_batch(0)
     batch["weights"][:, 4:] = 0
-    _, record = jax.jit(make_train_step(model, optimizer, 0))(state, batch)
+    _, record = step(state, batch)
     logits = jax.jit(model.apply)({"params": state.params}, **batch["inputs"])
     log_p = jax.nn.log_softmax(logits[:, :4])
     chosen = jnp.take_along_axis(log_p, batch["targets"][:, :4, None], -1)
@@ -185,11 +176,10 @@ def test_c41_a_batch_without_targets_changes_no_parameter_by_gradient():
 
 
 @pytest.mark.parametrize("cuts", [(2, 3, 1), (1, 1, 1, 1, 1, 1)])
-def test_c9_cutting_the_steps_into_calls_changes_no_bit(cuts):
-    config, model, optimizer, state = setup()
-    batches = random_batch(0, 6)
-    run_steps = jax.jit(make_run_steps(make_train_step(model, optimizer, 0)))
+def test_c9_cutting_the_steps_into_calls_changes_no_bit(run_six, cuts):
+    (_, _, state, run_steps), batches = run_six, random_batch(0, 6)
     whole, records = run_steps(state, batches, 6)
+    compiled = run_steps._cache_size()
     losses, first = [], 0
     for cut in cuts:
         part = jax.tree.map(
@@ -200,22 +190,18 @@ def test_c9_cutting_the_steps_into_calls_changes_no_bit(cuts):
         first += cut
     leaves_equal(whole, state)
     np.testing.assert_array_equal(records.loss, losses)
-    assert run_steps._cache_size() == 1
+    assert run_steps._cache_size() == compiled
 
 
-def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy():
-    _, model, optimizer, state = setup(model__dropout_rate=0.0)
-    batch = random_batch(0)
-    records = [
-        jax.jit(make_train_step(model, optimizer, 0, objective=objective))(state, batch)[1]
-        for objective in (CrossEntropy(), ZLoss(0.0), ZLoss(0.5))
-    ]
-    assert float(records[0].loss) == pytest.approx(float(records[1].loss), rel=1e-6)
+def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy(plain):
+    model, optimizer, state, step = plain
+    batch, own = random_batch(0), make_train_step(model, optimizer, 0, objective=ZLoss(0.5))
+    (_, record), (_, other) = step(state, batch), jax.jit(own)(state, batch)
     logits = jax.jit(model.apply)({"params": state.params}, **batch["inputs"])
     weights = batch["weights"]
     fine = (weights * jax.nn.logsumexp(logits, axis=-1) ** 2).sum() / weights.sum()
-    assert float(records[2].loss - records[0].loss) == pytest.approx(0.5 * float(fine), rel=1e-5)
-    assert records[2].gradient_norm != records[0].gradient_norm
+    assert float(other.loss - record.loss) == pytest.approx(0.5 * float(fine), rel=1e-5)
+    assert other.gradient_norm != record.gradient_norm
 
 
 @pytest.mark.parametrize("objective", [CrossEntropy(0.2), ZLoss(0.5)])
@@ -223,15 +209,14 @@ def test_a_loss_in_chunks_is_the_loss(objective):
     _, model, _, state = setup(model__dropout_rate=0.3)
     weights = np.random.default_rng(5).integers(0, 2, (8, 8)).astype(np.float32)
     batch = random_batch(0, weights=weights)
+    sgd = optax.sgd(1.0)
+    state = state._replace(opt_state=sgd.init(state.params))
     whole, parted = (
-        jax.jit(make_train_step(model, sgd, 0, objective=each))(begin, batch)
+        jax.jit(make_train_step(model, sgd, 0, objective=each))(state, batch)
         for each in (objective, InChunks(objective, 3))  # which does not divide the 8 of a text
-        for sgd in [optax.sgd(1.0)]
-        for begin in [state._replace(opt_state=sgd.init(state.params))]
     )
     assert float(parted[1].loss) == pytest.approx(float(whole[1].loss), rel=1e-6)
-    for ours, expected in zip(*map(jax.tree.leaves, (parted[0], whole[0])), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-7)
+    leaves_close(parted[0], whole[0], rtol=1e-5, atol=1e-7)
 
 
 def test_a_loss_in_chunks_makes_no_array_of_all_logits():
@@ -245,7 +230,7 @@ def test_a_loss_in_chunks_makes_no_array_of_all_logits():
     score = make_score(model, 2)
     assert f"8x8x{VOCAB}x" not in score.lower(state.params, batch).as_text()
     ours, expected = score(state.params, batch), make_score(model)(state.params, batch)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, expected)
+    leaves_close(ours, expected, rtol=1e-6)
 
 
 def test_a_label_of_a_whole_is_no_text():
@@ -270,80 +255,58 @@ def test_an_objective_that_is_no_sum_of_its_chunks_is_refused():
         prepare(tiny_config(**own, training__loss_chunk=8))
 
 
-def test_c60_dropout_differs_by_step_and_by_part():
-    config, model, optimizer, state = setup(model__dropout_rate=0.5)
-    step = jax.jit(make_train_step(model, optimizer, 0))
-    batch = random_batch(0)
-    _, first = step(state, batch)
-    _, again = step(state, batch)
-    _, later = step(state._replace(step=state.step + 1), batch)
-    assert first.loss == again.loss
-    assert first.loss != later.loss
+def test_c60_dropout_differs_by_step_and_by_part(run_six):
+    model, optimizer, state, run_steps = run_six
+    batch = jax.tree.map(lambda leaf: np.stack(6 * [leaf]), random_batch(0))
+    _, records = run_steps(state, batch, 1)
+    _, again = run_steps(state, batch, 1)
+    _, later = run_steps(state._replace(step=state.step + 1), batch, 1)
+    assert records.loss[0] == again.loss[0] != later.loss[0]
     # Two equal halves: with one mask for both parts, the sum would be that of one part, twice.
-    halves = jax.tree.map(lambda leaf: np.concatenate([leaf[:4], leaf[:4]]), batch)
+    halves = jax.tree.map(lambda leaf: np.concatenate([leaf[:4], leaf[:4]]), random_batch(0))
     parts = jax.jit(make_train_step(model, optimizer, 0, accumulation=2))
     key = jax.random.fold_in(jax.random.split(jax.random.key(0))[1], state.step)
     keys = {"dropout": jax.random.split(key, 2)[0]}
-    first_half = halves["inputs"]["tokens"][:4]
-    apply = jax.jit(lambda params: model.apply(params, first_half, train=True, rngs=keys))
-    one_mask = apply({"params": state.params})
+    tokens = halves["inputs"]["tokens"][:4]
+    apply = jax.jit(functools.partial(model.apply, train=True))
+    one_mask = apply({"params": state.params}, tokens, rngs=keys)
     doubled = total(sums_of(one_mask, halves["targets"][:4], halves["weights"][:4]))
     _, record = parts(state, halves)
     assert abs(float(record.loss - doubled.loss / doubled.weight)) > 1e-6
 
 
 @pytest.mark.parametrize("where", ["weights", "params"])
-def test_c45_a_step_that_is_not_finite_touches_nothing(where):
-    config, model, optimizer, state = setup()
-    batches = random_batch(0, 5)
-    run_steps = jax.jit(make_run_steps(make_train_step(model, optimizer, 0)))
-    good = 5
+def test_c45_a_step_that_is_not_finite_touches_nothing(run_six, where):
+    _, _, state, run_steps = run_six
+    batches, good = random_batch(0, 6), 3 if where == "weights" else 0
     if where == "weights":
-        good = 3
         batches["weights"][good, 2, 2] = np.inf
         expected, _ = run_steps(state, batches, good)
     else:
-        good = 0
         broken = state.params["final_norm"]["scale"].at[0].set(jnp.nan)
         state = state._replace(params=state.params | {"final_norm": {"scale": broken}})
         expected = state
-    after, records = run_steps(state, batches, 5)
+    after, records = run_steps(state, batches, 6)
     assert after.step == good
-    assert records.applied.tolist() == [True] * good + [False] * (5 - good)
+    assert records.applied.tolist() == [True] * good + [False] * (6 - good)
     leaves_equal(after, expected)
 
 
-def test_c47_the_step_counts_beyond_2_to_the_24():
-    config, model, optimizer, state = setup()
-    state = state._replace(step=jnp.int32(2**24 + 1))
-    after, _ = jax.jit(make_train_step(model, optimizer, 0))(state, random_batch(0))
+def test_c47_the_step_counts_beyond_2_to_the_24(plain):
+    _, _, state, step = plain
+    after, _ = step(state._replace(step=jnp.int32(2**24 + 1)), random_batch(0))
     assert after.step == 2**24 + 2
 
 
-def test_the_first_transformers_schedule_is_the_papers():
-    """width^-0.5 * min(n^-0.5, n * warmup^-1.5), equation 3, with width 512 and 4,000 updates."""
-    from transformer_jax.training.schedules import inverse_square_root
-
-    schedule = inverse_square_root((512 * 4000) ** -0.5, 100_000, 4000)
-    for n in (1, 100, 4000, 4001, 50_000):
-        expected = 512**-0.5 * min(n**-0.5, n * 4000**-1.5)
-        assert float(schedule(n - 1)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_vmapped_training_of_seeds_is_near_single_runs():
-    config, model, optimizer, _ = setup(model__dropout_rate=0.0)
-    step = make_train_step(model, optimizer, 0)
+def test_vmapped_training_of_seeds_is_near_single_runs(plain):
+    model, optimizer, _, step = plain
     seeds = [make_initial_state(model, optimizer, seed)() for seed in (0, 1)]
     many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
     batch = random_batch(0)
-    together, _ = jax.jit(jax.vmap(step, (0, None)))(many, batch)
+    together, _ = jax.jit(jax.vmap(make_train_step(model, optimizer, 0), (0, None)))(many, batch)
     for index, state in enumerate(seeds):
-        single, _ = jax.jit(step)(state, batch)
-        jax.tree.map(
-            lambda a, b, i=index: np.testing.assert_allclose(a[i], b, atol=1e-5),
-            together.params,
-            single.params,
-        )
+        of_one = jax.tree.map(lambda leaf, i=index: leaf[i], together.params)
+        leaves_close(of_one, step(state, batch)[0].params, atol=1e-5)
 
 
 # ---------------------------------------------------------------- what components ask of the step
@@ -373,8 +336,7 @@ def test_the_balance_of_experts_moves_the_weights_and_not_the_loss_that_is_shown
 def test_parts_of_a_batch_are_balanced_as_the_whole():
     whole, _ = one_step(**MIXTURE, **{BALANCE: 10.0})
     parts, _ = one_step(**MIXTURE, **{BALANCE: 10.0}, training__accumulation=4)
-    close = lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5)
-    jax.tree.map(close, whole.params, parts.params)
+    leaves_close(whole.params, parts.params, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", a_few_of(("schedule_free", "muon"), ("muon",)))
@@ -397,29 +359,22 @@ def test_optimizers_that_ask_for_more_take_the_trainers_steps(name):
 
 def test_a_prefix_is_read_and_not_predicted():
     """Targets that a prefix of three shows have no weight, so a leak is no success."""
-    config = tiny_config(
-        model__mask="prefix",
-        model__mask_options__length=3,
-        data__unscored=2,
-        data__length=8,
-    )
-    from transformer_jax.training.build import make_task
-
-    task = make_task(config)
+    prefix = {"model__mask": "prefix", "model__mask_options__length": 3}
+    task = make_task(tiny_config(**prefix, data__unscored=2, data__length=8))
     weights = task.batch(0, 0)["weights"]
     assert (weights == np.array([0, 0, 1, 1, 1, 1, 1, 1])).all()
     assert task.protocol["unscored"] == 2
 
 
-def test_an_option_by_path_that_names_no_parameter_is_refused():
-    from transformer_jax.errors import InvalidInput
-    from transformer_jax.training.compatibility import refuse_unknown_prefixes
-
-    for key, text in (
-        ("training__frozen", "token_embeding"),
-        ("optimizer__learning_rate_multipliers", "block_9=0.1"),
-        ("optimizer__decay_multipliers", "block_0/atention=2"),
-    ):
-        config, _, _, state = setup(**{key: text})
-        with pytest.raises(InvalidInput, match=f"{key.replace('__', '.')}: no parameter's path"):
-            refuse_unknown_prefixes(state.params, config)
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("training.frozen", "token_embeding"),
+        ("optimizer.learning_rate_multipliers", "block_9=0.1"),
+        ("optimizer.decay_multipliers", "block_0/atention=2"),
+    ],
+)
+def test_an_option_by_path_that_names_no_parameter_is_refused(plain, key, text):
+    config = tiny_config(**{key.replace(".", "__"): text})
+    with pytest.raises(InvalidInput, match=f"{key}: no parameter's path"):
+        refuse_unknown_prefixes(plain[2].params, config)

@@ -12,13 +12,8 @@ pytestmark = pytest.mark.tpu
 
 
 def plan(*arguments):
-    done = subprocess.run(
-        [os.environ["TPU_PYTHON"], "-m", "experiments.plan", "--json", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [os.environ["TPU_PYTHON"], "-m", "experiments.plan", "--json", *arguments]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
