@@ -9,7 +9,6 @@ import pytest
 
 from tests.conftest import random_params
 from transformer_jax.attention import MultiHeadAttention
-from transformer_jax.inspection import attention_maps
 from transformer_jax.models import Decoder, EncoderDecoder
 from transformer_jax.variants.chunked import ChunkedAttention
 
@@ -91,12 +90,3 @@ def test_each_chunk_draws_its_own_dropout():
     many = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(4), 400))
     spread = np.std(many, axis=0) / 20
     assert (np.abs(np.mean(many, axis=0) - plain) < 5 * spread + 1e-6).all()
-
-
-def test_weights_are_there_for_who_asks():
-    model = Decoder.of(**SMALL, attention="chunked", attention_options={"size": 2})
-    params = random_params(model)
-    ours = attention_maps(model, params, {"tokens": TOKENS})
-    softmax = model.with_options(attention="softmax", attention_options={})
-    expected = attention_maps(softmax, params, {"tokens": TOKENS})
-    jax.tree.map(np.testing.assert_array_equal, ours, expected)

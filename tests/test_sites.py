@@ -209,9 +209,7 @@ def test_sites_in_a_model_of_ones_own_have_its_path_in_front(taken):
             return site(self, "doubled", 2 * logits)
 
     model = Twice()
-    seen = capture(
-        model, drawn(model, tokens=TOKENS), {"tokens": TOKENS}, "doubled", "lm.block_*.residual"
-    )
+    seen = capture(model, drawn(model), {"tokens": TOKENS}, "doubled", "lm.block_*.residual")
     assert list(seen) == ["doubled", "lm.block_0.residual", "lm.block_1.residual"]
 
 
