@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.conftest import a_few_of, attempt, random_params, refused, tiny_config
+from tests.conftest import a_few_of, random_params, tiny_config
 from transformer_jax.attention import AttentionVariant, attention_weights
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, sites_of
@@ -92,7 +92,7 @@ def one_by_one(name):
 def one_by_one_without_dropout(name):
     model, inputs = MODELS[name]
     model = model.with_options(dropout_rate=0.0, stochastic_depth=0.0)
-    params, _ = one_by_one(name)
+    params = random_params(model, scale=0.2)
     return model, params, loss_and_gradients(model, inputs, params)
 
 
@@ -117,10 +117,8 @@ def assert_close(name, found, expected):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.xdist_group(name), *further])
-        for name, further in zip(
-            MODELS, ([], [], *([pytest.mark.thorough],) * (len(MODELS) - 2)), strict=True
-        )
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *[pytest.mark.thorough] * (n > 1)])
+        for n, name in enumerate(MODELS)
     ],
 )
 def test_a_scan_computes_what_blocks_one_by_one_do(name):
@@ -146,37 +144,30 @@ def test_each_block_of_a_scan_draws_its_own_dropout():
     """Equal blocks whose branches are their dropout; a branch that is left out is left out whole."""
     model = Decoder.of(**TEXT, width=8, num_heads=2, depth=4, stochastic_depth=0.5, position="none")
     params = random_params(model)
-    first = params["block_0"]
-    params |= {f"block_{number}": first for number in range(4)}
-    stacked, tokens = stack_blocks(params, 1), np.zeros((64, 8), np.int32)
-    draw = lambda params, key: model.apply(
-        {"params": params}, tokens, train=True, rngs={"dropout": key}
+    params |= {f"block_{number}": params["block_0"] for number in range(4)}
+    tokens = np.zeros((64, 8), np.int32)
+    draw = lambda params, seed: model.apply(
+        {"params": params}, tokens, train=True, rngs={"dropout": jax.random.key(seed)}
     )
-    drawn = [jax.jit(draw)(stacked, jax.random.key(seed)) for seed in (0, 0, 1)]
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert not np.allclose(drawn[0], drawn[2])
+    first, again, other = (jax.jit(draw)(stack_blocks(params, 1), seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
     # Eight branches of 64 equal examples, kept or not: equal draws in all blocks would give few.
-    assert len(np.unique(np.asarray(drawn[0][:, -1, 0]).round(5))) > 20
-    plain = np.asarray(draw(params, jax.random.key(0)))
-    assert len(np.unique(plain[:, -1, 0].round(5))) > 20
+    for drawn in (first, draw(params, 0)):
+        assert len(np.unique(np.asarray(drawn)[:, -1, 0].round(5))) > 20
 
 
-def step_and_state(depth, scan=False, **fields):
+def temporaries(depth, scan=False, **fields):
+    """Bytes of a compiled step's temporaries."""
     model = Decoder.of(**TEXT | SMALL | {"max_length": 64, "depth": depth, **fields})
-    optimizer = optax.sgd(0.1)
-    params = random_params(model)
+    optimizer, params = optax.sgd(0.1), random_params(model)
     params = stack_blocks(params, 1) if scan else params
     step = lambda state, batch, seed: make_train_step(model, optimizer, seed)(state, batch)
     tokens = np.resize(TOKENS, (16, 64))
     weights = np.ones(tokens.shape, np.float32)
     batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
-    return step, (TrainState(jnp.int32(0), params, optimizer.init(params)), batch, 0)
-
-
-def temporaries(depth, **fields):
-    """Bytes of a compiled step's temporaries."""
-    step, arguments = step_and_state(depth, **fields)
-    return jax.jit(step).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+    state = TrainState(jnp.int32(0), params, optimizer.init(params))
+    return jax.jit(step).lower(state, batch, 0).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.xdist_group("numbers of the depth")
@@ -260,11 +251,17 @@ def test_options_that_would_do_nothing_are_refused():
     chunks |= {"model__attention_options__size": 4}
     with pytest.raises(InvalidInput, match=r"this model makes no attention.weights"):
         prepare(tiny_config(**chunks, model__remat_options__sites="attention.weights"))
-    tiny = ("train", "--config=configs/tiny.py", "--workdir=x")
-    loop = "--config.model.scan_layers=True"
-    refused(attempt(*tiny, loop, "--config.model.distinct_blocks=1"), "are no loop; expected False")
-    refused(attempt(*tiny, "--config.model.remat=blocks"), "did you mean block?")
-    nets = "--config.model.architecture=recurrent_decoder"
-    refused(attempt(*tiny, nets, "--config.model.remat=block"), "recurrent_decoder has no blocks")
-    sites = "--config.model.remat_options.sites=attention.output"
-    refused(attempt(*tiny, "--config.model.remat=sites", sites), "attention.out")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scan_layers": True, "distinct_blocks": 1}, "are no loop; expected False"),
+        ({"remat": "blocks"}, r"did you mean block\?"),
+        ({"architecture": "recurrent_decoder", "remat": "block"}, "recurrent_decoder has no block"),
+        ({"remat": "sites", "remat_options__sites": "attention.output"}, "attention.out"),
+    ],
+)
+def test_wrong_options_of_remat_are_refused(options, words):
+    with pytest.raises(InvalidInput, match=words):
+        tiny_config(**{f"model__{key}": value for key, value in options.items()})
