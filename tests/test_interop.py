@@ -54,6 +54,9 @@ def their_models():
     longer = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 8}
     longer |= {"low_freq_factor": 0.25, "high_freq_factor": 1.0}  # four pairs: 1, 1, 2
     llama = SHAPE | length | {"num_key_value_heads": 2, "rope_parameters": rope}
+    gemma = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 6}
+    gemma |= {"query_pre_attn_scalar": 9}
+    window, full = {"sliding_window": 4}, {"rope_type": "linear", "factor": 2.0}
     gpt2 = {"vocab_size": 37, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
     t5 = {"vocab_size": 37, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     t5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
@@ -67,29 +70,18 @@ def their_models():
         "ViTModel": hf.ViTConfig(**vit, **SHAPE),
         "ViTForImageClassification": hf.ViTConfig(**vit, **SHAPE),
         "BartForConditionalGeneration": hf.BartConfig(**bart),
-        **{
-            f"{name}ForCausalLM": getattr(hf, f"{name}Config")(**llama | more)
-            for name, more in (
-                # theirs does not read a window, which the folders of some have all the same
-                (
-                    "Llama",
-                    {"tie_word_embeddings": True, "rope_parameters": rope | longer}
-                    | {"sliding_window": 4},
-                ),
-                ("Mistral", {"sliding_window": 4}),
-                ("Qwen3", {"head_dim": 6}),
-            )
-        },
+        # Llama does not read a window, which the folders of some have all the same.
+        "LlamaForCausalLM": hf.LlamaConfig(
+            **llama | window | {"tie_word_embeddings": True, "rope_parameters": rope | longer}
+        ),
+        "MistralForCausalLM": hf.MistralConfig(**llama | window),
+        "Qwen3ForCausalLM": hf.Qwen3Config(**llama | {"head_dim": 6}),
         "Gemma3ForCausalLM": hf.Gemma3TextConfig(
-            **SHAPE | length | {"num_hidden_layers": 4},
-            num_key_value_heads=2,
-            head_dim=6,
-            query_pre_attn_scalar=9,
-            sliding_window=4,
+            **SHAPE | length | window | gemma,
             layer_types=[f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding")],
             rope_parameters={
                 "sliding_attention": rope,
-                "full_attention": {"rope_theta": 900.0, "rope_type": "linear", "factor": 2.0},
+                "full_attention": full | {"rope_theta": 900.0},
             },
         ),
         "GPTNeoXForCausalLM": hf.GPTNeoXConfig(**SHAPE, **length),
@@ -286,23 +278,13 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
 
     tokenizer = trained_tokenizer()
     is_classifier = task == "text_classification"
-    model = Encoder.of(
-        vocab_size=special_tokens(tokenizer).vocab_size,
-        max_length=32,
-        width=16,
-        depth=1,
-        num_types=2,
-        num_classes=3 if is_classifier else None,
-    )
+    sizes = {"max_length": 32, "width": 16, "depth": 1, "num_types": 2}
+    sizes["vocab_size"] = special_tokens(tokenizer).vocab_size
+    model = Encoder.of(**sizes, num_classes=3 if is_classifier else None)
     params = random_params(model, scale=0.3)
-    source = "movie_snippets" if is_classifier else "shakespeare"
-    config = tiny_config(
-        model__architecture="encoder",
-        data__task=task,
-        data__source=source,
-        data__length=32,
-        data__tokenizer="bpe",
-    )
+    data = {"data__source": "movie_snippets"} if is_classifier else {}
+    data |= {"data__task": task, "data__length": 32, "data__tokenizer": "bpe"}
+    config = tiny_config(model__architecture="encoder", **data)
     classes = ("bad", "fair", "good") if is_classifier else ()
     run = Run(config, model, params, tokenizer, 1, classes, 2 if is_classifier else 1)
     export_run(run, tmp_path / "out", "it")
@@ -329,7 +311,6 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
 
 def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
     """A pattern of six, and both rotations under the names of before."""
-
     settings = their_models()["Gemma3ForCausalLM"].to_dict() | {"num_hidden_layers": 7}
     for key in ("layer_types", "rope_parameters"):
         del settings[key]
@@ -348,13 +329,11 @@ def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM"])
 def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     """Theirs turn all, whatever their config says: no export, and it is not read."""
-
     model, params = from_huggingface(randomised(name))
     part = {"position_options": FrozenDict({**model.options.position_options, "fraction": 0.5})}
     with pytest.raises(InvalidInput, match="position_options"):
         to_huggingface(model.with_options(**part), params)
     assert to_huggingface(model, params).config["architectures"] == [name]
-
     settings = {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}
     assert rotation_of(settings)["fraction"] == 1.0
     assert rotation_of(settings, partial=True)["fraction"] == 0.5

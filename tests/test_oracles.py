@@ -226,7 +226,6 @@ def params_of_cell(theirs, cell, direction="l0"):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     """Outputs and last states over sequences of several lengths, in both directions."""
-
     classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
     theirs = classes[cell](5, 8, batch_first=True)
     for parameter in theirs.parameters():
@@ -257,7 +256,6 @@ def test_recurrence_equals_torchs(torch, rng, cell, reverse):
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_recurrent_classifier_reads_torchs_last_states(torch, rng, cell):
     """Two layers, both directions, several lengths: what is pooled is h_n of the last layer."""
-
     kind = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
     theirs = kind(8, 8, num_layers=2, batch_first=True, bidirectional=True)
     for parameter in theirs.parameters():
@@ -301,7 +299,6 @@ def test_cross_entropy_and_label_smoothing(torch, rng, dtype, smoothing):
 
 def test_adamw_with_clipping_and_decay_follows_torch(torch, rng):
     """Ten updates of the config's optimizer against torch.optim.AdamW and clip_grad_norm_."""
-
     config = tiny_config(training__steps=20)
     optimizer, schedule = make_optimizer(config), make_schedule(config)
     kernel_t, kernel = both(torch, rng, "float32", 4, 3)

@@ -29,18 +29,15 @@ TOKENS = rng.integers(0, 11, (3, 8), dtype=np.int32)
 SEGMENTS = np.array([[1] * 8, [1] * 5 + [2] * 3, [1] * 4 + [0] * 4], np.int32)
 IMAGES = rng.normal(size=(3, 4, 4, 1)).astype(np.float32)
 ALIKE = {"tokens": TOKENS, "segments": SEGMENTS}
+LOCAL = {"L": {"mask": "window", "mask_options": {"size": 3}}}
+FEW_EXPERTS = {"num_experts": 2, "balance": 0.1}
+EVERYTHING = {"layers": "LG", "layer_types": LOCAL, "position": "t5", "stochastic_depth": 0.3}
+EVERYTHING |= {"feed_forward": "mixture", "feed_forward_options": FEW_EXPERTS}
+PIXELS = {"image_shape": (4, 4, 1), "patch_size": 2, "num_classes": 11, "wiring": "post"}
+BOTH = {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]}
 MODELS = {
     "types, biases, drop path, experts": (
-        Decoder.of(
-            **TEXT | SMALL,
-            depth=5,
-            layers="LG",
-            layer_types={"L": {"mask": "window", "mask_options": {"size": 3}}},
-            position="t5",
-            feed_forward="mixture",
-            feed_forward_options={"num_experts": 2, "balance": 0.1},
-            stochastic_depth=0.3,
-        ),
+        Decoder.of(**TEXT | SMALL | EVERYTHING, depth=5),
         ALIKE,
     ),
     "numbers of the depth": (
@@ -51,16 +48,8 @@ MODELS = {
         Decoder.of(**TEXT | SMALL, depth=2, mixer="state_space", position="none"),
         ALIKE,
     ),
-    "encoder and decoder": (
-        EncoderDecoder.of(**TEXT | SMALL, depth=2),
-        {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]},
-    ),
-    "images": (
-        VisionTransformer.of(
-            **SMALL, depth=2, image_shape=(4, 4, 1), patch_size=2, num_classes=11, wiring="post"
-        ),
-        {"images": IMAGES},
-    ),
+    "encoder and decoder": (EncoderDecoder.of(**TEXT | SMALL, depth=2), BOTH),
+    "images": (VisionTransformer.of(**SMALL | PIXELS, depth=2), {"images": IMAGES}),
 }
 
 
@@ -82,32 +71,22 @@ def loss_and_gradients(model, inputs, params):
 
 
 @functools.cache
-def one_by_one(name):
+def one_by_one(name, **rates):
     model, inputs = MODELS[name]
+    model = model.with_options(**rates)
     params = random_params(model, scale=0.2)  # larger ones round more than what is asked for
-    return params, loss_and_gradients(model, inputs, params)
-
-
-@functools.cache
-def one_by_one_without_dropout(name):
-    model, inputs = MODELS[name]
-    model = model.with_options(dropout_rate=0.0, stochastic_depth=0.0)
-    params = random_params(model, scale=0.2)
     return model, params, loss_and_gradients(model, inputs, params)
 
 
-def assert_same_in_a_scan(name, **fields):
+def assert_same(name, scan, **fields):
     """A scan draws its dropout otherwise; all else is that of the blocks one by one."""
-    inputs, (model, params, expected) = MODELS[name][1], one_by_one_without_dropout(name)
-    stacked = stack_blocks(params, model.options.unit)
-    assert stacked.keys() != params.keys() or "encoder" in params
-    loss, gradients = loss_and_gradients(model.with_options(**fields), inputs, stacked)
-    assert_close(name, (loss, unstack_blocks(gradients)), expected)
-
-
-def assert_close(name, found, expected):
-    (other, others), (loss, gradients) = found, expected
-    np.testing.assert_allclose(other, loss, rtol=1e-6)
+    rates = {"dropout_rate": 0.0, "stochastic_depth": 0.0} if scan else {}
+    model, params, (loss, gradients) = one_by_one(name, **rates)
+    given = stack_blocks(params, model.options.unit) if scan else params
+    assert given.keys() != params.keys() or "encoder" in params or not scan
+    found = loss_and_gradients(model.with_options(**fields), MODELS[name][1], given)
+    np.testing.assert_allclose(found[0], loss, rtol=1e-6)
+    others = unstack_blocks(found[1]) if scan else found[1]
     assert jax.tree.structure(others) == jax.tree.structure(gradients)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients))
     for ours, expected in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
@@ -123,21 +102,14 @@ def assert_close(name, found, expected):
 )
 def test_a_scan_computes_what_blocks_one_by_one_do(name):
     """Position terms, packed documents, memory, experts' losses, and what depends on the depth."""
-    assert_same_in_a_scan(name, remat="block")
+    assert_same(name, scan=True, remat="block")
 
 
 @pytest.mark.parametrize("remat", a_few_of(sorted(REMATS.keys() - {"none"}), ("sites",)))
 @pytest.mark.parametrize("scan", a_few_of([False, True], [True]))
 @pytest.mark.xdist_group("numbers of the depth")
 def test_every_policy_gives_the_same_gradients(remat, scan):
-    name = "numbers of the depth"
-    if scan:
-        assert_same_in_a_scan(name, remat=remat)
-    else:
-        params, expected = one_by_one(name)
-        model, inputs = MODELS[name]
-        found = loss_and_gradients(model.with_options(remat=remat), inputs, params)
-        assert_close(name, found, expected)
+    assert_same("numbers of the depth", scan, remat=remat)
 
 
 def test_each_block_of_a_scan_draws_its_own_dropout():
