@@ -102,54 +102,34 @@ def branches(norms, feed_forward=lambda hidden: 3 * hidden):
     }
 
 
+SHARING = functools.partial(Parallel, share_norm=True)
+DEEP = functools.partial(DeepNorm, depth=8)
+TWO = ["attention", "feed_forward"]
+FOUR = ["attention", "attention_out", "feed_forward", "feed_forward_out"]
+
+
 @pytest.mark.parametrize(
-    ("wiring", "expected", "norms", "final_norm"),
+    ("wiring", "expected", "of_memory", "norms", "final_norm"),
     [
-        (PreNorm, (8 + 8) + 3 * 8, ["attention", "feed_forward"], True),
-        (PostNorm, ((8 + 16) / 2) * 4 / 2, ["attention", "feed_forward"], False),
-        (
-            SandwichNorm,
-            (8 + 4) + 3 * 6 / 2,
-            ["attention", "attention_out", "feed_forward", "feed_forward_out"],
-            True,
-        ),
-        (Parallel, 8 + 2 * 4 + 3 * 4, ["attention", "feed_forward"], True),
-        (functools.partial(Parallel, share_norm=True), 8 + 2 * 4 + 3 * 4, ["attention"], True),
-        (NoResidual, 3 * (2 * 4) / 2, ["attention", "feed_forward"], True),
-        (
-            functools.partial(DeepNorm, depth=8),
-            (2 * ((2 * 8 + 16) / 2) + 3 * 16) / 2,
-            ["attention", "feed_forward"],
-            False,
-        ),
+        (PreNorm, (8 + 8) + 3 * 8, 16 + 2 * (16 / 2), TWO, True),
+        (PostNorm, ((8 + 16) / 2) * 4 / 2, (12 + 2 * 12) / 2, TWO, False),
+        (SandwichNorm, (8 + 4) + 3 * 6 / 2, 12 + 2 * (12 / 2) / 2, FOUR, True),
+        (Parallel, 8 + 2 * 4 + 3 * 4, 8 + 2 * 4 + 2 * 4, TWO, True),
+        (SHARING, 8 + 2 * 4 + 3 * 4, 8 + 2 * 4 + 2 * 4, ["attention"], True),
+        (NoResidual, 3 * (2 * 4) / 2, 2 * (8 / 2), TWO, True),
+        (DEEP, (2 * ((2 * 8 + 16) / 2) + 3 * 16) / 2, (2 * 16 + 2 * 16) / 2, TWO, False),
     ],
 )
-def test_wirings_are_the_papers(wiring, expected, norms, final_norm):
+def test_wirings_are_the_papers(wiring, expected, of_memory, norms, final_norm):
     """With f(x) = 2x, g(x) = 3x and a norm that halves, on the number 8, written out."""
-    made = []
+    made, eight = [], jnp.full((1, 1), 8.0)
     block = wiring(**branches(made))
-    hidden, carry = block.apply({}, jnp.full((1, 1), 8.0), {}, Context())
-    assert hidden == expected
-    assert carry == {}
-    assert made == norms
+    hidden, carry = block.apply({}, eight, {}, Context())
+    assert (hidden, carry, made) == (expected, {}, norms)
     assert block.final_norm == final_norm
-
-
-@pytest.mark.parametrize(
-    ("wiring", "expected"),
-    [
-        (PreNorm, 16 + 2 * (16 / 2)),
-        (PostNorm, (12 + 2 * 12) / 2),
-        (SandwichNorm, 12 + 2 * (12 / 2) / 2),
-        (Parallel, 8 + 2 * 4 + 2 * 4),
-        (NoResidual, 2 * (8 / 2)),
-        (functools.partial(DeepNorm, depth=8), (2 * 16 + 2 * 16) / 2),
-    ],
-)
-def test_wirings_treat_attention_to_a_memory_as_they_treat_the_others(wiring, expected):
-    block = wiring(**branches([], feed_forward=None))
-    hidden, _ = block.apply({}, jnp.full((1, 1), 8.0), {}, Context(memory=jnp.ones((1, 1))))
-    assert hidden == expected
+    reading = wiring(**branches([], feed_forward=None))  # attention to a memory doubles too
+    hidden, _ = reading.apply({}, eight, {}, Context(memory=jnp.ones((1, 1))))
+    assert hidden == of_memory
 
 
 def plain_branch(attention, **fields):
