@@ -159,18 +159,21 @@ def make_module(rng, **fields):
 def test_one_output_matrix_equals_the_sum_over_heads(rng):
     module, variables, inputs = make_module(rng, head_dim=3, value_dim=6)
     p = variables["params"]
+    assert p["out"]["kernel"].shape == (4 * 6, 16)
+
+    def projected(name, head, size):
+        features = slice(head * size, (head + 1) * size)
+        return inputs @ p[name]["kernel"][:, features] + p[name]["bias"][None, None, features]
+
     expected = np.zeros(inputs.shape) + np.asarray(p["out"]["bias"])
     for head in range(4):
-        keys, values = slice(head * 3, head * 3 + 3), slice(head * 6, head * 6 + 6)
-
-        def projected(name, features):
-            return inputs @ p[name]["kernel"][:, features] + p[name]["bias"][None, None, features]
-
         mixed = scaled_dot_product_attention(
-            projected("query", keys), projected("key", keys), projected("value", values)
+            *(
+                projected(name, head, size)
+                for name, size in (("query", 3), ("key", 3), ("value", 6))
+            )
         )
-        expected += np.asarray(mixed @ p["out"]["kernel"][values])
-    assert p["out"]["kernel"].shape == (4 * 6, 16)
+        expected += np.asarray(mixed @ p["out"]["kernel"][head * 6 : (head + 1) * 6])
     np.testing.assert_allclose(module.apply(variables, inputs), expected, atol=2e-6)
 
 

@@ -169,21 +169,28 @@ def test_linear_attention_equals_all_its_weights_in_float64(rule, chunk, query_k
     agreement = np.einsum("...LK,...MK->...LM", elu_plus_one(query), elu_plus_one(key)) * seen
     expected = agreement / agreement.sum(-1, keepdims=True) @ value
 
-    def by_weights(arrays):
+    def by_weights(*arrays):
         call = AttentionCall(arrays[0], dense)
         weights = variant.apply({}, *arrays[:2], call, method=variant.weights)
         return weighted_sum(weights, arrays[2])
 
-    def mixed_and_gradients(mix):
-        loss = lambda arrays: (((mixed := mix(arrays)) ** 2).sum(), mixed)
-        gradients, mixed = jax.jit(jax.grad(loss, has_aux=True))(query_key_value)
-        return mixed, gradients
+    by_sums = lambda *arrays: mixed_by(variant, arrays, mask)
+    found = with_gradients(query_key_value, by_sums, by_weights)
+    for mixed, _ in found:
+        np.testing.assert_allclose(mixed, expected, atol=2e-6)
+    gradients = (gradients for _, gradients in found)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *gradients)
 
-    mixed, ours = mixed_and_gradients(lambda arrays: mixed_by(variant, arrays, mask))
-    np.testing.assert_allclose(mixed, expected, atol=2e-6)
-    by_all, theirs = mixed_and_gradients(by_weights)
-    np.testing.assert_allclose(by_all, expected, atol=2e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours, theirs)
+
+def with_gradients(given, *mixes):
+    """What each makes of some arrays, and the gradients of the sum of its squares."""
+
+    @jax.jit  # as a whole: operations would be compiled for each shape
+    def both(given):
+        pairs = (jax.vjp(mix, *given) for mix in mixes)
+        return [(mixed, pullback(2 * mixed)) for mixed, pullback in pairs]
+
+    return both(given)
 
 
 def sizes_in(jaxpr):
@@ -490,10 +497,10 @@ def test_diff_transformer_knows_its_layer_and_wants_pairs():
 def test_local_attention_is_softmax_attention_under_the_same_window(rng, length, causal, size):
     """Equal to rounding, with documents and gradients, for every length modulo the window."""
     rule = (Window(size) & Causal()) if causal else Window(size)
-    query, key, value = (
+    given = [
         jnp.asarray(rng.normal(size=(2, 4, length, features)), jnp.float32)
         for features in (SIZE, SIZE, 3)
-    )
+    ]
     starts = rng.random((2, length)) < 0.3
     starts[:, 0] = True
     segment = jnp.asarray(np.cumsum(starts, 1))
@@ -501,29 +508,13 @@ def test_local_attention_is_softmax_attention_under_the_same_window(rng, length,
     for position, documents in ((jnp.arange(length), None), (jnp.asarray(since), segment)):
         places = Places(jnp.arange(length), position, documents)
         mask = Mask(places, places, rule)
-
-        def local(query, key, value, mask=mask):
-            return mixed_by(LocalAttention(), [query, key, value], mask)
-
-        def whole(query, key, value, mask=mask):
-            dense = jnp.broadcast_to(mask.dense(), (2, length, length))[:, None]
-            return weighted_sum(attention_weights(query, key, dense), value)
-
-        def squared(each, *given):
-            mixed = each(*given)
-            return (mixed**2).sum(), mixed
-
-        @jax.jit  # as a whole: its operations have other shapes in each of these tests
-        def both(*given):
-            parts = [
-                jax.value_and_grad(squared, (1, 2, 3), has_aux=True)(e, *given)
-                for e in (local, whole)
-            ]
-            return [gradients for _, gradients in parts], [mixed for (_, mixed), _ in parts]
-
-        gradients, mixed = both(query, key, value)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *gradients)
-        np.testing.assert_allclose(*mixed, rtol=0, atol=1e-6)
+        dense = jnp.broadcast_to(mask.dense(), (2, length, length))[:, None]
+        local = lambda *arrays, mask=mask: mixed_by(LocalAttention(), arrays, mask)
+        whole = lambda q, k, v, seen=dense: weighted_sum(attention_weights(q, k, seen), v)
+        (ours, our_gradients), (theirs, their_gradients) = with_gradients(given, local, whole)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+        close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)
+        jax.tree.map(close, our_gradients, their_gradients)
 
 
 @pytest.mark.parametrize(
