@@ -3,9 +3,7 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from tests.conftest import a_few_of, random_params, tiny_config
@@ -20,7 +18,6 @@ from transformer_jax.resolve import option_for
 from transformer_jax.sites import SITES
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.step import TrainState, make_train_step
 
 SMALL = {"width": 8, "num_heads": 2, "dropout_rate": 0.2}
 TEXT = {"vocab_size": 11, "max_length": 8}
@@ -53,7 +50,7 @@ MODELS = {
 }
 
 
-def loss_and_gradients(model, inputs, params):
+def differentiated(model, inputs, params):
     """The loss in training, dropout and layers' own losses included, and its gradients."""
     logits = jax.eval_shape(lambda: model.apply({"params": params}, **inputs))
     batch = {
@@ -67,7 +64,7 @@ def loss_and_gradients(model, inputs, params):
         sums, added = score_batch(model, params, batch, key=jax.random.key(4), **options)
         return sums.loss.sum() + added.sum()
 
-    return jax.jit(jax.value_and_grad(loss))(params)
+    return jax.jit(jax.value_and_grad(loss))
 
 
 @functools.cache
@@ -75,7 +72,7 @@ def one_by_one(name, **rates):
     model, inputs = MODELS[name]
     model = model.with_options(**rates)
     params = random_params(model, scale=0.2)  # larger ones round more than what is asked for
-    return model, params, loss_and_gradients(model, inputs, params)
+    return model, params, differentiated(model, inputs, params)(params)
 
 
 def assert_same(name, scan, **fields):
@@ -84,7 +81,7 @@ def assert_same(name, scan, **fields):
     model, params, (loss, gradients) = one_by_one(name, **rates)
     given = stack_blocks(params, model.options.unit) if scan else params
     assert given.keys() != params.keys() or "encoder" in params or not scan
-    found = loss_and_gradients(model.with_options(**fields), MODELS[name][1], given)
+    found = differentiated(model.with_options(**fields), MODELS[name][1], given)(given)
     np.testing.assert_allclose(found[0], loss, rtol=1e-6)
     others = unstack_blocks(found[1]) if scan else found[1]
     assert jax.tree.structure(others) == jax.tree.structure(gradients)
@@ -130,16 +127,12 @@ def test_each_block_of_a_scan_draws_its_own_dropout():
 
 
 def temporaries(depth, scan=False, **fields):
-    """Bytes of a compiled step's temporaries."""
+    """Bytes of a compiled gradient's temporaries."""
     model = Decoder.of(**TEXT | SMALL | {"max_length": 64, "depth": depth, **fields})
-    optimizer, params = optax.sgd(0.1), random_params(model)
+    params = random_params(model)
     params = stack_blocks(params, 1) if scan else params
-    step = lambda state, batch, seed: make_train_step(model, optimizer, seed)(state, batch)
-    tokens = np.resize(TOKENS, (16, 64))
-    weights = np.ones(tokens.shape, np.float32)
-    batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
-    state = TrainState(jnp.int32(0), params, optimizer.init(params))
-    return jax.jit(step).lower(state, batch, 0).compile().memory_analysis().temp_size_in_bytes
+    program = differentiated(model, {"tokens": np.resize(TOKENS, (16, 64))}, params)
+    return program.lower(params).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.xdist_group("numbers of the depth")
