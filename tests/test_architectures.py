@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tests.conftest import random_params
@@ -27,6 +28,10 @@ IMAGE = SMALL | {"image_shape": (8, 4, 3), "num_classes": 5}
 
 OTHER = {"position": "t5", "wiring": "parallel", "feed_forward": "gated", "norm": "rms_norm"}
 OTHER |= {"num_kv_heads": 1, "tie_output": False, "scale_logits": True}
+FURTHER = {"position": "alibi", "mask": "window", "mask_options": FrozenDict({"size": 3})}
+FURTHER |= {"attention": "sigmoid", "query_key_norm": "rms_norm", "wiring": "sandwich"}
+OF_IMAGES = {"position": "rotary", "attention": "talking_heads", "wiring": "layer_scale"}
+OF_IMAGES |= {"feed_forward": "mixture"}
 
 
 def draw(*shape, seed=1, high=VOCAB):
@@ -50,13 +55,15 @@ CASES = {
         Encoder.of(**SMALL, num_features=5, max_length=8, num_classes=4),
         VECTORS,
     ),
-    # Components serve every architecture: test_laws.py and test_laws_everywhere.py have them.
+    # Components serve every architecture; test_laws.py has each of them in a decoder.
+    "encoder of other rows": (Encoder.of(**TEXT | FURTHER, num_classes=4), READING),
     "encoder_decoder": (EncoderDecoder.of(**TEXT | {"depth": 2}), SOURCES),
     "encoder_decoder pre": (
         EncoderDecoder.of(**TEXT, wiring="pre", share_embeddings=False, output_bias=True),
         SOURCES,
     ),
     "encoder_decoder of other rows": (EncoderDecoder.of(**TEXT | OTHER), SOURCES),
+    "vision_transformer of other rows": (VisionTransformer.of(**IMAGE | OF_IMAGES), IMAGES),
     "vision_transformer": (VisionTransformer.of(**IMAGE), IMAGES),
     "vision_transformer mean": (
         VisionTransformer.of(**IMAGE, pooling="mean", position="sinusoidal_2d"),
