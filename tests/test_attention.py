@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
+from tests.conftest import random_params
+from transformer_jax import MultiHeadAttention, scaled_dot_product_attention
 from transformer_jax.attention import AttentionVariant, attention_weights
 from transformer_jax.positions import PositionTerms, Rotation
 
@@ -34,38 +35,29 @@ def random_inputs(rng, *leading, length=4, memory=6, size=8, value_size=5):
     return [jnp.asarray(rng.normal(size=(*leading, *shape)), jnp.float32) for shape in shapes]
 
 
-def test_softmax_of_2_1_0():
+def test_worked_examples():
+    """The softmax of 2, 1 and 0, and three rotations."""
     query, key = jnp.array([[1.0]]), jnp.array([[2.0], [1.0], [0.0]])
     np.testing.assert_allclose(attention_weights(query, key), [[0.665, 0.245, 0.090]], atol=5e-4)
 
-
-def test_worked_example_of_three_rotations():
     def rotation(angle):
         return jnp.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
     query, key, value = (rotation(a * math.pi) for a in (-1 / 4, 1 / 8, 5 / 16))
     np.testing.assert_allclose(attention_weights(query, key)[0], [0.40548, 0.59452], atol=5e-6)
-    np.testing.assert_allclose(
-        scaled_dot_product_attention(query, key, value),
-        [[0.71960, -0.00685], [0.75307, 0.16142]],
-        atol=5e-6,
-    )
+    mixed = scaled_dot_product_attention(query, key, value)
+    expected = [[0.71960, -0.00685], [0.75307, 0.16142]]
+    np.testing.assert_allclose(mixed, expected, atol=5e-6)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_equals_a_float64_loop(rng, masked, biased):
-    query, key, value = random_inputs(rng)
+    inputs = random_inputs(rng)
     mask = rng.integers(0, 2, (4, 6)).astype(bool) if masked else None
     bias = rng.normal(size=(4, 6)) if biased else None
-    ours = scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        None if mask is None else jnp.asarray(mask),
-        None if bias is None else jnp.asarray(bias),
-    )
-    np.testing.assert_allclose(ours, loop_attention(query, key, value, mask, bias), atol=1e-6)
+    ours = scaled_dot_product_attention(*inputs, *jax.tree.map(jnp.asarray, (mask, bias)))
+    np.testing.assert_allclose(ours, loop_attention(*inputs, mask, bias), atol=1e-6)
 
 
 def test_float64_is_kept_to_1e_14(rng):
@@ -74,13 +66,6 @@ def test_float64_is_kept_to_1e_14(rng):
         ours = scaled_dot_product_attention(*inputs)
         assert ours.dtype == jnp.float64
         np.testing.assert_allclose(ours, loop_attention(*inputs), atol=1e-14)
-
-
-def test_rows_are_distributions_and_masked_entries_are_zero(rng):
-    query, key, _ = random_inputs(rng, 3, length=6)
-    weights = attention_weights(query, key, causal_mask(6))
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
-    assert (jnp.where(causal_mask(6), 0.0, weights) == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
@@ -125,53 +110,41 @@ def test_leading_axes_broadcast(rng):
     _, key, value = random_inputs(rng, 3)
     ours = scaled_dot_product_attention(query, key, value)
     assert ours.shape == (2, 3, 4, 5)
-    for i in range(2):
-        for j in range(3):
-            np.testing.assert_allclose(
-                ours[i, j], loop_attention(query[i, j], key[j], value[j]), atol=1e-6
-            )
+    for i, j in np.ndindex(2, 3):
+        expected = loop_attention(query[i, j], key[j], value[j])
+        np.testing.assert_allclose(ours[i, j], expected, atol=1e-6)
 
 
 def test_agrees_under_jit_vmap_and_grad(rng):
     query, key, value = random_inputs(rng, 3)
     mask = jnp.asarray(rng.integers(0, 2, (4, 6)).astype(bool))
     eager = scaled_dot_product_attention(query, key, value, mask)
-    np.testing.assert_allclose(
-        jax.jit(scaled_dot_product_attention)(query, key, value, mask), eager, atol=1e-6
-    )
     by_example = jax.vmap(scaled_dot_product_attention, (0, 0, 0, None))
-    np.testing.assert_allclose(by_example(query, key, value, mask), eager, atol=1e-6)
+    for attend in (jax.jit(scaled_dot_product_attention), by_example):
+        np.testing.assert_allclose(attend(query, key, value, mask), eager, atol=1e-6)
     with jax.enable_x64(True):
         wide = [jnp.asarray(a, jnp.float64) for a in (query[0], key[0], value[0])]
-        check_grads(lambda q, k, v: scaled_dot_product_attention(q, k, v, mask), wide, order=2)
+        attend = jax.jit(lambda *inputs: scaled_dot_product_attention(*inputs, mask))
+        check_grads(attend, wide, order=2)
 
 
 def test_wrong_inputs_are_refused_by_name(rng):
     query, key, value = random_inputs(rng)
+    pair = [array[None] for array in (query, key, value)]
     cases = {
-        r"key: expected \[\.\.\., M, K=8\], got .*K \(head size\) is 8 in query and 7": (
-            (query, key[:, :7], value),
-        ),
-        r"value: expected .*M \(memory length\) is 6 in key and 5": ((query, key, value[:5]),),
-        r"query: expected \[\.\.\., L, K\], got \(8,\)": ((query[0], key, value),),
-        r"mask: expected bool.*float32; numbers": ((query, key, value, jnp.zeros((4, 6))),),
-        r"mask: expected \[\.\.\., L=4, M=6\]": ((query, key, value, jnp.ones((6, 4), bool)),),
-        r"bias: expected \[\.\.\., L=4, M=6\]": ((query, key, value, None, jnp.zeros(6)),),
+        r"key: expected \[\.\.\., M, K=8\].*K \(head size\) is 8 in": (query, key[:, :7], value),
+        r"value: expected .*M \(memory length\) is 6 in key and 5": (query, key, value[:5]),
+        r"query: expected \[\.\.\., L, K\], got \(8,\)": (query[0], key, value),
+        r"mask: expected bool.*float32; numbers": (query, key, value, jnp.zeros((4, 6))),
+        r"mask: expected \[\.\.\., L=4, M=6\]": (query, key, value, jnp.ones((6, 4), bool)),
+        r"bias: expected \[\.\.\., L=4, M=6\]": (query, key, value, None, jnp.zeros(6)),
+        # A mask never makes more than there is.
+        r"mask: .*weights \(1, 4, 6\), got \(1, 1, 4, 6\)": (*pair, jnp.ones((1, 1, 4, 6), bool)),
+        r"bias: .*weights \(1, 4, 6\), got \(3, 1, 4, 6\)": (*pair, None, jnp.zeros((3, 1, 4, 6))),
     }
-    for message, (arguments,) in cases.items():
+    for message, arguments in cases.items():
         with pytest.raises(ValueError, match=message):
             scaled_dot_product_attention(*arguments)
-
-
-def test_a_mask_never_makes_more_than_there_is(rng):
-    query, key, value = random_inputs(rng, 2)
-    with pytest.raises(ValueError, match=r"mask: .*weights \(2, 4, 6\), got \(2, 1, 4, 6\)"):
-        scaled_dot_product_attention(query, key, value, jnp.ones((2, 1, 4, 6), bool))
-    with pytest.raises(ValueError, match=r"bias: .*weights \(2, 4, 6\), got \(3, 1, 4, 6\)"):
-        scaled_dot_product_attention(query, key, value, None, jnp.zeros((3, 1, 4, 6)))
-    heads = [array[:, None] for array in (query, key, value)]
-    ours = scaled_dot_product_attention(*heads, jnp.ones((2, 1, 4, 6), bool))
-    assert ours.shape == (2, 1, 4, 5)
 
 
 # ---------------------------------------------------------------- the module
@@ -180,37 +153,28 @@ def test_a_mask_never_makes_more_than_there_is(rng):
 def make_module(rng, **fields):
     module = MultiHeadAttention(num_heads=4, **fields)
     inputs = jnp.asarray(rng.normal(size=(2, 5, 16)), jnp.float32)
-    variables = {"params": module.init(jax.random.key(0), inputs)["params"]}
-    noise = lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 0.3, leaf.dtype)
-    return module, jax.tree.map(noise, variables), inputs
+    return module, {"params": random_params(module, inputs, scale=0.3)}, inputs
 
 
 def test_one_output_matrix_equals_the_sum_over_heads(rng):
     module, variables, inputs = make_module(rng, head_dim=3, value_dim=6)
     p = variables["params"]
+    assert p["out"]["kernel"].shape == (4 * 6, 16)
+
+    def projected(name, head, size):
+        features = slice(head * size, (head + 1) * size)
+        return inputs @ p[name]["kernel"][:, features] + p[name]["bias"][None, None, features]
+
     expected = np.zeros(inputs.shape) + np.asarray(p["out"]["bias"])
     for head in range(4):
-        keys, values = slice(head * 3, head * 3 + 3), slice(head * 6, head * 6 + 6)
-
-        def projected(name, features):
-            return inputs @ p[name]["kernel"][:, features] + p[name]["bias"][None, None, features]
-
         mixed = scaled_dot_product_attention(
-            projected("query", keys), projected("key", keys), projected("value", values)
+            *(
+                projected(name, head, size)
+                for name, size in (("query", 3), ("key", 3), ("value", 6))
+            )
         )
-        expected += np.asarray(mixed @ p["out"]["kernel"][values])
-    assert p["out"]["kernel"].shape == (4 * 6, 16)
+        expected += np.asarray(mixed @ p["out"]["kernel"][head * 6 : (head + 1) * 6])
     np.testing.assert_allclose(module.apply(variables, inputs), expected, atol=2e-6)
-
-
-def test_without_positions_attention_is_permutation_equivariant(rng):
-    module, variables, inputs = make_module(rng)
-    order = rng.permutation(5)
-    np.testing.assert_allclose(
-        module.apply(variables, inputs[:, order]),
-        module.apply(variables, inputs)[:, order],
-        atol=1e-6,
-    )
 
 
 def test_cross_attention_takes_keys_and_values_from_the_memory(rng):
@@ -225,27 +189,30 @@ def test_cross_attention_takes_keys_and_values_from_the_memory(rng):
     np.testing.assert_array_equal(outputs, module.apply(variables, inputs, memory, mask=mask))
 
 
-def test_projections_are_drawn_alike_whatever_the_number_of_heads(rng):
-    inputs = jnp.zeros((1, 5, 16))
-    drawn = [MultiHeadAttention(num_heads=h).init(jax.random.key(0), inputs) for h in (1, 2, 8)]
-    for other in drawn[1:]:
-        jax.tree.map(np.testing.assert_array_equal, drawn[0], other)
+def test_projections_are_drawn_alike_whatever_the_number_of_heads():
+    """Keys and values too, where each query has its own."""
+    first, *others = (
+        MultiHeadAttention(h, groups).init(jax.random.key(0), jnp.zeros((1, 5, 16)))["params"]
+        for h, groups in ((1, None), (2, None), (8, None), (2, 1), (8, 2))
+    )
+    for other in others:
+        same = [name for name in first if first[name]["bias"].shape == other[name]["bias"].shape]
+        assert {"query", "out"} <= set(same)
+        for name in same:
+            jax.tree.map(np.testing.assert_array_equal, first[name], other[name])
 
 
 def test_masks_of_flax_and_masks_per_head_mean_what_they_mean_there(rng):
     module, variables, inputs = make_module(rng)
     examples = jnp.asarray(rng.integers(0, 2, (2, 5, 5)).astype(bool))
     plain = module.apply(variables, inputs, mask=examples)
-    assert plain.shape == inputs.shape
-    np.testing.assert_array_equal(
-        module.apply(variables, inputs, mask=examples[:, None]), plain
-    )  # [B, 1, L, L]
     every_head = jnp.broadcast_to(examples[:, None], (2, 4, 5, 5))
-    np.testing.assert_array_equal(module.apply(variables, inputs, mask=every_head), plain)
+    for same in (examples[:, None], every_head):  # [B, 1, L, L], [B, H, L, L]
+        np.testing.assert_array_equal(module.apply(variables, inputs, mask=same), plain)
     one_head = every_head.at[:, 1:].set(True)
     outputs, state = module.apply(variables, inputs, mask=one_head, mutable=["intermediates"])
     (weights,) = state["intermediates"]["weights"]
-    assert outputs.shape == inputs.shape
+    assert plain.shape == outputs.shape == inputs.shape
     assert (jnp.where(examples, 0.0, weights[:, 0]) == 0).all()
     assert (weights[:, 1:] > 0).all()
 
@@ -286,21 +253,15 @@ def test_weights_of_a_wrong_shape_are_refused(rng):
         module.apply(variables, inputs)
 
 
-def test_head_count_must_divide_the_width():
-    with pytest.raises(ValueError, match=r"num_heads: expected a divisor of width 16, got 3"):
-        MultiHeadAttention(num_heads=3).init(jax.random.key(0), jnp.zeros((1, 5, 16)))
-    MultiHeadAttention(num_heads=3, head_dim=4).init(jax.random.key(0), jnp.zeros((1, 5, 16)))
-
-
 @pytest.mark.usefixtures("no_key_twice")
 def test_dropout_on_the_weights_only_in_training(rng):
     module, variables, inputs = make_module(rng, dropout_rate=0.5)
     plain = module.apply(variables, inputs)
     np.testing.assert_array_equal(plain, module.clone(dropout_rate=0.0).apply(variables, inputs))
-    draws = [
+    first, again, other = (
         module.apply(variables, inputs, train=True, rngs={"dropout": jax.random.key(s)})
         for s in (1, 1, 2)
-    ]
-    np.testing.assert_array_equal(draws[0], draws[1])
-    assert not np.allclose(draws[0], draws[2])
-    assert not np.allclose(draws[0], plain)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+    assert not np.allclose(first, plain)

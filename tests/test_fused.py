@@ -105,19 +105,18 @@ def test_what_a_kernel_cannot_do_is_said(rng):
     assert taken("tpu", *given, mask=causal) == ["splash"]
     assert taken("cpu", *given, mask=causal) == ["all weights: no kernel for a cpu"]
     assert taken("gpu", *given, mask=causal)[0].startswith("all weights: ")  # no cuDNN here
-    reasons = {
-        "a bias": taken("tpu", *given, bias=jnp.zeros((4, LENGTH, LENGTH))),
-        "weights are dropped": taken("tpu", *given, dropout_rate=0.1),
-        "the mask is an array": taken("tpu", *given, mask=causal.dense()),
-        "no kernel knows the mask prefix": taken("tpu", *given, mask=masked(Prefix(8))),
-        "one with sinks": taken("tpu", *given, mask=masked(Window(8, sinks=2) & Causal())),
-        "several windows": taken("tpu", *given, mask=masked(Window(8) & Window(9) & Causal())),
-        "not multiples of 128": taken("tpu", *(array[:, :, :200] for array in given)),
-        "not as many keys as queries": taken(
-            "tpu", given[0][:, :, :128], *given[1:], mask=causal.of_queries(0, 128)
-        ),
-    }
-    for reason, (said,) in reasons.items():
+    short, fewer = [array[:, :, :200] for array in given], [given[0][:, :, :128], *given[1:]]
+    for reason, inputs, told in (
+        ("a bias", given, {"bias": jnp.zeros((4, LENGTH, LENGTH))}),
+        ("weights are dropped", given, {"dropout_rate": 0.1}),
+        ("the mask is an array", given, {"mask": causal.dense()}),
+        ("no kernel knows the mask prefix", given, {"mask": masked(Prefix(8))}),
+        ("one with sinks", given, {"mask": masked(Window(8, sinks=2) & Causal())}),
+        ("several windows", given, {"mask": masked(Window(8) & Window(9) & Causal())}),
+        ("not multiples of 128", short, {}),
+        ("not as many keys as queries", fewer, {"mask": causal.of_queries(0, 128)}),
+    ):
+        (said,) = taken("tpu", *inputs, **told)
         assert said.startswith("all weights: "), said
         assert reason in said
 
@@ -133,36 +132,29 @@ def test_a_decoder_in_a_scan_takes_the_kernel(rng):
     variant = functools.partial(FusedAttention, interpret=True)
     sizes = {"vocab_size": 11, "max_length": 128, "width": 16, "depth": 2, "num_heads": 2}
     tokens = jnp.asarray(rng.integers(0, 11, (2, 128)))
-    losses = {}
-    for name, options in {
-        "softmax": {},
-        "fused": {"attention": variant},
-        "scan": {"attention": variant, "remat": "block"},
-    }.items():
+
+    def value_and_gradients(scan=False, **options):
         model = Decoder.of(**sizes, **options)
         params = model.init(jax.random.key(0), tokens)["params"]
-        params = stack_blocks(params, 1) if name == "scan" else params
+        loss = lambda params: (model.apply({"params": params}, tokens) ** 2).mean()
+        found = jax.jit(jax.value_and_grad(loss))(stack_blocks(params, 1) if scan else params)
+        return found[0], unstack_blocks(found[1])
 
-        def loss(params, model=model):
-            return (model.apply({"params": params}, tokens) ** 2).mean()
-
-        value, gradients = jax.jit(jax.value_and_grad(loss))(params)
-        losses[name] = value, unstack_blocks(gradients)
-    for name in ("fused", "scan"):
+    plain = value_and_gradients()
+    for options in ({}, {"scan": True, "remat": "block"}):
         jax.tree.map(
             lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6),
-            losses[name],
-            losses["softmax"],
+            value_and_gradients(attention=variant, **options),
+            plain,
         )
 
 
 def test_a_run_says_what_its_attention_is_computed_by():
-    fused = prepare(
-        tiny_config(model__attention="fused", model__dropout_rate=0.0, data__length=128)
-    )
-    assert kernels_of(fused, "tpu") == ["splash"]
-    assert kernels_of(fused, "cpu") == ["all weights: no kernel for a cpu"]
-    dropped = prepare(tiny_config(model__attention="fused", data__length=128))
+    fused = {"model__attention": "fused", "data__length": 128}
+    run = prepare(tiny_config(**fused, model__dropout_rate=0.0))
+    assert kernels_of(run, "tpu") == ["splash"]
+    assert kernels_of(run, "cpu") == ["all weights: no kernel for a cpu"]
+    dropped = prepare(tiny_config(**fused))
     assert kernels_of(dropped, "tpu") == ["all weights: weights are dropped"]
     assert kernels_of(prepare(tiny_config()), "tpu") == []
 
@@ -196,13 +188,11 @@ def test_a_kernel_under_vmap_is_one_call_with_more_examples(rng, axes):
         array[0] if axis is None else np.moveaxis(array, 0, axis)
         for array, axis in zip(given, axes, strict=True)
     ]
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     expected = jax.jit(found(plain))(*given)
     sizes.clear()
-    ours = jax.jit(found(mapped_as_examples(kernel)))(*given)
+    jax.tree.map(close, jax.jit(found(mapped_as_examples(kernel)))(*given), expected)
     assert 6 in sizes
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    twice = jax.vmap(found(mapped_as_examples(kernel)), (None, 0, None))
-    more = [given[0], np.stack([given[1]] * 2), given[2]]
-    for one, other in zip(jax.tree.leaves(twice(*more)), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one[1], other, rtol=1e-5, atol=1e-6)
+    twice = jax.jit(jax.vmap(found(mapped_as_examples(kernel)), (None, 0, None)))
+    more = twice(given[0], np.stack([given[1]] * 2), given[2])
+    jax.tree.map(lambda both, one: close(both[1], one), more, expected)

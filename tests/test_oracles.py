@@ -1,23 +1,27 @@
 """Against code that nobody here wrote: PyTorch and Hugging Face, all weights random."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import tiny_config
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
-from transformer_jax.attention import AttentionCall, attention_weights
+from transformer_jax.attention import AttentionCall
 from transformer_jax.blocks import Context
 from transformer_jax.cache import CacheSlot
-from transformer_jax.feedforward import ACTIVATIONS
-from transformer_jax.linear import TokenEmbedding
-from transformer_jax.masks import Causal, Mask, Places
+from transformer_jax.data.baselines import _fitted, _nearest, _text_features
+from transformer_jax.generation import restrict_logits
+from transformer_jax.interop import from_huggingface
+from transformer_jax.masks import Causal, Mask, Places, padding_mask
 from transformer_jax.model_options import ModelOptions
-from transformer_jax.norms import layer_norm, rms_norm
-from transformer_jax.positions import PositionTerms, RotaryPositions, Rotation, Sizes, rotate
+from transformer_jax.models.recurrent import CELLS, Recurrence, RecurrentEncoder
+from transformer_jax.models.stack import Stack
+from transformer_jax.positions import PositionTerms, Rotation, Sizes
+from transformer_jax.training.objectives import cross_entropy
+from transformer_jax.training.optimizers import make_optimizer, make_schedule
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.mamba import StateSpace
 from transformer_jax.variants.weightings import DiffTransformer
@@ -52,10 +56,9 @@ def dtype(request):
 
 
 @pytest.mark.parametrize("masking", ["none", "causal", "random", "bias"])
-def test_scaled_dot_product_attention(torch, rng, dtype, masking):
-    query_t, query = both(torch, rng, dtype, 2, 3, 5, 8)
-    key_t, key = both(torch, rng, dtype, 2, 3, 5, 8)
-    value_t, value = both(torch, rng, dtype, 2, 3, 5, 6)
+def test_attention_and_its_gradients(torch, rng, dtype, masking):
+    shapes = ((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 6))
+    tensors, arrays = zip(*(both(torch, rng, dtype, *shape) for shape in shapes), strict=True)
     mask_t = mask = bias = None
     if masking == "causal":
         mask_t, mask = torch.ones(5, 5).tril().bool(), causal_mask(5)
@@ -64,21 +67,14 @@ def test_scaled_dot_product_attention(torch, rng, dtype, masking):
         mask_t, mask = torch.from_numpy(numbers), jnp.asarray(numbers)
     elif masking == "bias":
         mask_t, bias = both(torch, rng, dtype, 3, 5, 5)
-    theirs = torch.nn.functional.scaled_dot_product_attention(query_t, key_t, value_t, mask_t)
-    ours = scaled_dot_product_attention(query, key, value, mask, bias)
-    np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
-
-
-def test_gradients_of_attention(torch, rng, dtype):
-    tensors, arrays = zip(*(both(torch, rng, dtype, 2, 5, 8) for _ in range(3)), strict=True)
     for tensor in tensors:
         tensor.requires_grad_()
-    mask_t, mask = torch.ones(5, 5).tril().bool(), causal_mask(5)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    attend(*tensors, mask_t).square().sum().backward()
-    loss = lambda *qkv: jnp.square(scaled_dot_product_attention(*qkv, mask)).sum()
-    for theirs, ours in zip(tensors, jax.grad(loss, (0, 1, 2))(*arrays), strict=True):
-        np.testing.assert_allclose(ours, theirs.grad.numpy(), atol=10 * TOLERANCE[dtype])
+    theirs = torch.nn.functional.scaled_dot_product_attention(*tensors, mask_t)
+    ours, pullback = jax.vjp(lambda *a: scaled_dot_product_attention(*a, mask, bias), *arrays)
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=TOLERANCE[dtype])
+    theirs.square().sum().backward()
+    for tensor, gradient in zip(tensors, pullback(2 * ours), strict=True):
+        np.testing.assert_allclose(gradient, tensor.grad.numpy(), atol=10 * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("cross", [False, True])
@@ -88,122 +84,13 @@ def test_multi_head_attention(torch, rng, dtype, cross):
         parameter.data.normal_(0, 0.3)
     inputs_t, inputs = both(torch, rng, dtype, 2, 5, 16)
     memory_t, memory = both(torch, rng, dtype, 2, 7, 16) if cross else (inputs_t, inputs)
-    state = {name: jnp.asarray(p.detach().numpy()) for name, p in theirs.named_parameters()}
-    kernels = jnp.split(state["in_proj_weight"], 3)
-    biases = jnp.split(state["in_proj_bias"], 3)
-    params = {
-        name: {"kernel": kernel.T, "bias": bias}
-        for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True)
-    }
-    params["out"] = {"kernel": state["out_proj.weight"].T, "bias": state["out_proj.bias"]}
     expected, weights = theirs(inputs_t, memory_t, memory_t, average_attn_weights=False)
     ours, sown = MultiHeadAttention(num_heads=4).apply(
-        {"params": params}, inputs, memory, mutable=["intermediates"]
+        {"params": torch_attention(theirs)}, inputs, memory, mutable=["intermediates"]
     )
-    np.testing.assert_allclose(ours, expected.detach().numpy(), atol=TOLERANCE[dtype])
-    np.testing.assert_allclose(
-        sown["intermediates"]["weights"][0], weights.detach().numpy(), atol=TOLERANCE[dtype]
-    )
-
-
-def test_norms_and_activations(torch, rng, dtype):
-    inputs_t, inputs = both(torch, rng, dtype, 3, 16)
-    scale_t, scale = both(torch, rng, dtype, 16)
-    bias_t, bias = both(torch, rng, dtype, 16)
-    functional = torch.nn.functional
-    pairs = [
-        (functional.layer_norm(inputs_t, (16,), scale_t, bias_t), layer_norm(inputs, scale, bias)),
-        (functional.rms_norm(inputs_t, (16,), scale_t, 1e-5), rms_norm(inputs, scale)),
-        (functional.gelu(inputs_t), ACTIVATIONS["gelu"](inputs)),
-        (functional.gelu(inputs_t, approximate="tanh"), ACTIVATIONS["gelu_tanh"](inputs)),
-        (functional.relu(inputs_t), ACTIVATIONS["relu"](inputs)),
-    ]
-    for theirs, ours in pairs:
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
-
-
-def test_embedding_and_tied_output(torch, rng, dtype):
-    table_t, table = both(torch, rng, dtype, 11, 8)
-    hidden_t, hidden = both(torch, rng, dtype, 2, 8)
-    tokens = rng.integers(0, 11, (2, 3))
-    module, variables = TokenEmbedding(11, 8), {"params": {"embedding": table}}
-    theirs = torch.nn.functional.embedding(torch.from_numpy(tokens), table_t).numpy()
-    np.testing.assert_array_equal(module.apply(variables, jnp.asarray(tokens)), theirs)
-    logits = module.apply(variables, hidden, method="attend")
-    np.testing.assert_allclose(logits, (hidden_t @ table_t.T).numpy(), atol=TOLERANCE[dtype])
-
-
-def test_rotary_positions_equal_llamas(torch, rng):
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
-
-    config = LlamaConfig(hidden_size=32, num_attention_heads=4, max_position_embeddings=64)
-    query_t, query = both(torch, rng, "float32", 2, 4, 6, 8)
-    cos, sin = LlamaRotaryEmbedding(config)(query_t, torch.arange(6)[None])
-    theirs, _ = apply_rotary_pos_emb(query_t, query_t, cos, sin)
-    terms = RotaryPositions().apply({}, jnp.arange(6), Sizes(width=8, head_dim=8))
-    np.testing.assert_allclose(rotate(query, terms.rotation), theirs.numpy(), atol=1e-5)
-
-
-def test_alibi_ranks_scores_as_bloom_does(torch, rng):
-    """Bloom's bias is slope * key position, ours -slope * distance: equal after the softmax."""
-    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-
-    from transformer_jax.variants.relative import ALiBiPositions
-
-    theirs = build_alibi_tensor(torch.ones(1, 6), 8, torch.float32).numpy().reshape(8, 1, 6)
-    query, key = (both(torch, rng, "float32", 8, 6, 4)[1] for _ in range(2))
-    sizes = Sizes(width=32, num_heads=8, head_dim=4)
-    ours = ALiBiPositions().apply({}, jnp.arange(6), sizes).bias(query, key, None)
-    weights = [
-        attention_weights(query, key, causal_mask(6), bias) for bias in (ours, jnp.asarray(theirs))
-    ]
-    np.testing.assert_allclose(*weights, atol=1e-5)
-
-
-def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from transformer_jax.interop import from_huggingface
-
-    config = GPT2Config(
-        vocab_size=37,
-        n_positions=16,
-        n_embd=32,
-        n_layer=3,
-        n_head=4,
-        attn_implementation="eager",
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    theirs = GPT2LMHeadModel(config).to(getattr(torch, dtype)).eval()
-    for parameter in theirs.parameters():
-        parameter.data.normal_(0, 0.2)  # defaults of 0 and 1 would hide a swapped name
-    model, params = from_huggingface(theirs)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
-    tokens = rng.integers(0, 37, (2, 12))
-    logits_t = theirs(torch.from_numpy(tokens)).logits
-    logits = model.apply({"params": params}, jnp.asarray(tokens))
-    np.testing.assert_allclose(logits, logits_t.detach().numpy(), atol=TOLERANCE[dtype])
-
-    # transformers' own `labels=` loss goes through float32
-    loss_t = torch.nn.functional.cross_entropy(
-        logits_t[:, :-1].reshape(-1, 37), torch.from_numpy(tokens[:, 1:]).reshape(-1)
-    )
-    loss_t.backward()
-    gradient_t = theirs.transformer.h[1].attn.c_attn.weight.grad.numpy()
-
-    def loss(params):
-        from transformer_jax.training.objectives import cross_entropy
-
-        logits = model.apply({"params": params}, jnp.asarray(tokens))[:, :-1]
-        return cross_entropy(logits, jnp.asarray(tokens[:, 1:]), jnp.ones((2, 11))).mean()
-
-    value, gradients = jax.value_and_grad(loss)(params)
-    assert float(value) == pytest.approx(loss_t.item(), abs=TOLERANCE[dtype])
-    attention = gradients["block_1"]["attention"]
-    ours = np.concatenate([attention[name]["kernel"] for name in ("query", "key", "value")], 1)
-    np.testing.assert_allclose(ours, gradient_t, atol=TOLERANCE[dtype])
+    shown = sown["intermediates"]["weights"][0]
+    for found, wanted in ((ours, expected), (shown, weights)):
+        np.testing.assert_allclose(found, wanted.detach().numpy(), atol=TOLERANCE[dtype])
 
 
 def torch_linear(linear):
@@ -215,15 +102,44 @@ def torch_norm(norm):
 
 
 def torch_attention(attention):
-    weights = attention.in_proj_weight.detach().numpy()
-    biases = attention.in_proj_bias.detach().numpy()
-    params = {
-        name: {"kernel": kernel.T, "bias": bias}
-        for name, kernel, bias in zip(
-            ("query", "key", "value"), np.split(weights, 3), np.split(biases, 3), strict=True
-        )
-    }
-    return params | {"out": torch_linear(attention.out_proj)}
+    kernels = np.split(attention.in_proj_weight.detach().numpy(), 3)
+    biases = np.split(attention.in_proj_bias.detach().numpy(), 3)
+    params = {"out": torch_linear(attention.out_proj)}
+    for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
+        params[name] = {"kernel": kernel.T, "bias": bias}
+    return params
+
+
+def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 37, "n_positions": 16, "n_embd": 32, "n_layer": 3, "n_head": 4}
+    config = GPT2Config(**sizes, attn_implementation="eager", bos_token_id=0, eos_token_id=0)
+    theirs = GPT2LMHeadModel(config).to(getattr(torch, dtype)).eval()
+    for parameter in theirs.parameters():
+        parameter.data.normal_(0, 0.2)  # defaults of 0 and 1 would hide a swapped name
+    model, params = from_huggingface(theirs)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
+    tokens = rng.integers(0, 37, (2, 12))
+    logits_t = theirs(torch.from_numpy(tokens)).logits
+    # transformers' own `labels=` loss goes through float32
+    loss_t = torch.nn.functional.cross_entropy(
+        logits_t[:, :-1].reshape(-1, 37), torch.from_numpy(tokens[:, 1:]).reshape(-1)
+    )
+    loss_t.backward()
+    gradient_t = theirs.transformer.h[1].attn.c_attn.weight.grad.numpy()
+
+    def loss(params):
+        logits = model.apply({"params": params}, jnp.asarray(tokens))
+        targets = jnp.asarray(tokens[:, 1:])
+        return cross_entropy(logits[:, :-1], targets, jnp.ones((2, 11))).mean(), logits
+
+    (value, logits), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+    np.testing.assert_allclose(logits, logits_t.detach().numpy(), atol=TOLERANCE[dtype])
+    assert float(value) == pytest.approx(loss_t.item(), abs=TOLERANCE[dtype])
+    attention = gradients["block_1"]["attention"]
+    ours = np.concatenate([attention[name]["kernel"] for name in ("query", "key", "value")], 1)
+    np.testing.assert_allclose(ours, gradient_t, atol=TOLERANCE[dtype])
 
 
 def torch_block(layer, norms):
@@ -239,20 +155,8 @@ def torch_block(layer, norms):
 @pytest.mark.parametrize("wiring", ["pre", "post"])
 def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wiring):
     """Six plus six layers, cross-attention, a causal target and padded sources of two lengths."""
-    from transformer_jax.masks import padding_mask
-    from transformer_jax.models.stack import Stack
-
-    theirs = torch.nn.Transformer(
-        32,
-        4,
-        6,
-        6,
-        48,
-        0.0,
-        batch_first=True,
-        norm_first=wiring == "pre",
-        dtype=getattr(torch, dtype),
-    ).eval()
+    options = {"batch_first": True, "norm_first": wiring == "pre", "dtype": getattr(torch, dtype)}
+    theirs = torch.nn.Transformer(32, 4, 6, 6, 48, 0.0, **options).eval()
     if wiring == "post":  # torch adds a final norm that the paper's post-norm does not have
         theirs.encoder.norm = theirs.decoder.norm = None
     for parameter in theirs.parameters():
@@ -279,25 +183,14 @@ def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wirin
         params[side] = {f"block_{n}": torch_block(layer, norms) for n, layer in layers}
         if wiring == "pre":
             params[side]["final_norm"] = torch_norm(module.norm)
-    options = ModelOptions.of(
-        width=32,
-        depth=6,
-        num_heads=4,
-        mlp_dim=48,
-        position="none",
-        wiring=wiring,
-        activation="relu",
-    )
+    sizes = {"width": 32, "depth": 6, "num_heads": 4, "mlp_dim": 48}
+    options = ModelOptions.of(**sizes, position="none", wiring=wiring, activation="relu")
     segments = jnp.asarray(is_token, jnp.int32)
     encoder = Stack(options, causal=False, max_length=7, side="encoder")
     memory = encoder.apply({"params": params["encoder"]}, source, segments=segments)
     decoder = Stack(options, causal=True, max_length=5, side="decoder")
-    ours = decoder.apply(
-        {"params": params["decoder"]},
-        target,
-        memory=memory,
-        memory_mask=padding_mask(segments > 0),
-    )
+    reading = {"memory": memory, "memory_mask": padding_mask(segments > 0)}
+    ours = decoder.apply({"params": params["decoder"]}, target, **reading)
     np.testing.assert_allclose(ours, expected.detach().numpy(), atol=2 * TOLERANCE[dtype])
 
 
@@ -333,8 +226,6 @@ def params_of_cell(theirs, cell, direction="l0"):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     """Outputs and last states over sequences of several lengths, in both directions."""
-    from transformer_jax.models.recurrent import CELLS, Recurrence
-
     classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
     theirs = classes[cell](5, 8, batch_first=True)
     for parameter in theirs.parameters():
@@ -365,8 +256,6 @@ def test_recurrence_equals_torchs(torch, rng, cell, reverse):
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_recurrent_classifier_reads_torchs_last_states(torch, rng, cell):
     """Two layers, both directions, several lengths: what is pooled is h_n of the last layer."""
-    from transformer_jax.models.recurrent import RecurrentEncoder
-
     kind = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
     theirs = kind(8, 8, num_layers=2, batch_first=True, bidirectional=True)
     for parameter in theirs.parameters():
@@ -397,10 +286,8 @@ def test_a_recurrent_classifier_reads_torchs_last_states(torch, rng, cell):
     np.testing.assert_allclose(pooled, torch.cat([last[2], last[3]], -1).numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("smoothing", [0.1, 0.5])
-def test_label_smoothing(torch, rng, dtype, smoothing):
-    from transformer_jax.training.objectives import cross_entropy
-
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_cross_entropy_and_label_smoothing(torch, rng, dtype, smoothing):
     logits_t, logits = both(torch, rng, dtype, 6, 9)
     targets = rng.integers(0, 9, 6)
     theirs = torch.nn.functional.cross_entropy(
@@ -410,23 +297,8 @@ def test_label_smoothing(torch, rng, dtype, smoothing):
     np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
 
 
-def test_cross_entropy(torch, rng, dtype):
-    from transformer_jax.training.objectives import cross_entropy
-
-    logits_t, logits = both(torch, rng, dtype, 6, 9)
-    targets = rng.integers(0, 9, 6)
-    theirs = torch.nn.functional.cross_entropy(
-        logits_t, torch.from_numpy(targets), reduction="none"
-    )
-    ours = cross_entropy(logits, jnp.asarray(targets), jnp.ones(6))
-    np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
-
-
 def test_adamw_with_clipping_and_decay_follows_torch(torch, rng):
     """Ten updates of the config's optimizer against torch.optim.AdamW and clip_grad_norm_."""
-    from tests.conftest import tiny_config
-    from transformer_jax.training.optimizers import make_optimizer, make_schedule
-
     config = tiny_config(training__steps=20)
     optimizer, schedule = make_optimizer(config), make_schedule(config)
     kernel_t, kernel = both(torch, rng, "float32", 4, 3)
@@ -456,24 +328,14 @@ def test_adamw_with_clipping_and_decay_follows_torch(torch, rng):
 def test_top_k_and_top_p_equal_transformers(torch, rng):
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-    from transformer_jax.generation import restrict_logits
-
-    logits_t, logits = both(torch, rng, "float32", 4, 50)
-    logits_t, logits = logits_t * 3, logits * 3
-    for top_k in (1, 5, 49):
-        theirs = TopKLogitsWarper(top_k)(None, logits_t.clone()).numpy()
-        np.testing.assert_array_equal(restrict_logits(logits, top_k=top_k), theirs)
-    for top_p in (0.1, 0.5, 0.9):
-        theirs = TopPLogitsWarper(top_p)(None, logits_t.clone()).numpy()
-        np.testing.assert_array_equal(restrict_logits(logits, top_p=top_p), theirs)
-
-
-def test_bits_per_byte_of_a_uniform_guess():
-    """ln V nats a token are log2 V bits; independent of any library, and easy to get wrong."""
-    from transformer_jax.metrics import bits_per_byte
-
-    examples = {"loss": np.full(4, math.log(65) * 25), "bytes": np.full(4, 25)}
-    assert bits_per_byte(examples) == pytest.approx(math.log2(65))
+    logits_t, logits = (3 * array for array in both(torch, rng, "float32", 4, 50))
+    for warper, name, values in (
+        (TopKLogitsWarper, "top_k", (1, 5, 49)),
+        (TopPLogitsWarper, "top_p", (0.1, 0.5, 0.9)),
+    ):
+        for value in values:
+            theirs = warper(value)(None, logits_t.clone()).numpy()
+            np.testing.assert_array_equal(restrict_logits(logits, **{name: value}), theirs)
 
 
 # ---------------------------------------------------------------- what reads from left to right
@@ -595,8 +457,6 @@ def test_a_linear_model_of_texts_is_scikit_learns(rng):
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    from transformer_jax.data.baselines import _fitted, _text_features
-
     tokens = rng.integers(1, 12, (120, 9))
     labels = rng.integers(0, 3, 120)
     features = _text_features({"tokens": tokens})
@@ -622,8 +482,6 @@ def test_a_linear_model_of_texts_is_scikit_learns(rng):
 
 def test_neighbours_are_scikit_learns(rng):
     from sklearn.neighbors import KNeighborsClassifier
-
-    from transformer_jax.data.baselines import _nearest
 
     known, queries = rng.normal(size=(300, 7)), rng.normal(size=(600, 7))
     model = KNeighborsClassifier(1).fit(known, np.arange(300))

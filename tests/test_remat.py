@@ -3,12 +3,10 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from tests.conftest import a_few_of, attempt, random_params, refused, tiny_config
+from tests.conftest import a_few_of, random_params, tiny_config
 from transformer_jax.attention import AttentionVariant, attention_weights
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, sites_of
@@ -20,7 +18,6 @@ from transformer_jax.resolve import option_for
 from transformer_jax.sites import SITES
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.step import TrainState, make_train_step
 
 SMALL = {"width": 8, "num_heads": 2, "dropout_rate": 0.2}
 TEXT = {"vocab_size": 11, "max_length": 8}
@@ -29,18 +26,15 @@ TOKENS = rng.integers(0, 11, (3, 8), dtype=np.int32)
 SEGMENTS = np.array([[1] * 8, [1] * 5 + [2] * 3, [1] * 4 + [0] * 4], np.int32)
 IMAGES = rng.normal(size=(3, 4, 4, 1)).astype(np.float32)
 ALIKE = {"tokens": TOKENS, "segments": SEGMENTS}
+LOCAL = {"L": {"mask": "window", "mask_options": {"size": 3}}}
+FEW_EXPERTS = {"num_experts": 2, "balance": 0.1}
+EVERYTHING = {"layers": "LG", "layer_types": LOCAL, "position": "t5", "stochastic_depth": 0.3}
+EVERYTHING |= {"feed_forward": "mixture", "feed_forward_options": FEW_EXPERTS}
+PIXELS = {"image_shape": (4, 4, 1), "patch_size": 2, "num_classes": 11, "wiring": "post"}
+BOTH = {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]}
 MODELS = {
     "types, biases, drop path, experts": (
-        Decoder.of(
-            **TEXT | SMALL,
-            depth=5,
-            layers="LG",
-            layer_types={"L": {"mask": "window", "mask_options": {"size": 3}}},
-            position="t5",
-            feed_forward="mixture",
-            feed_forward_options={"num_experts": 2, "balance": 0.1},
-            stochastic_depth=0.3,
-        ),
+        Decoder.of(**TEXT | SMALL | EVERYTHING, depth=5),
         ALIKE,
     ),
     "numbers of the depth": (
@@ -51,20 +45,12 @@ MODELS = {
         Decoder.of(**TEXT | SMALL, depth=2, mixer="state_space", position="none"),
         ALIKE,
     ),
-    "encoder and decoder": (
-        EncoderDecoder.of(**TEXT | SMALL, depth=2),
-        {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]},
-    ),
-    "images": (
-        VisionTransformer.of(
-            **SMALL, depth=2, image_shape=(4, 4, 1), patch_size=2, num_classes=11, wiring="post"
-        ),
-        {"images": IMAGES},
-    ),
+    "encoder and decoder": (EncoderDecoder.of(**TEXT | SMALL, depth=2), BOTH),
+    "images": (VisionTransformer.of(**SMALL | PIXELS, depth=2), {"images": IMAGES}),
 }
 
 
-def loss_and_gradients(model, inputs, params):
+def differentiated(model, inputs, params):
     """The loss in training, dropout and layers' own losses included, and its gradients."""
     logits = jax.eval_shape(lambda: model.apply({"params": params}, **inputs))
     batch = {
@@ -78,36 +64,26 @@ def loss_and_gradients(model, inputs, params):
         sums, added = score_batch(model, params, batch, key=jax.random.key(4), **options)
         return sums.loss.sum() + added.sum()
 
-    return jax.jit(jax.value_and_grad(loss))(params)
+    return jax.jit(jax.value_and_grad(loss))
 
 
 @functools.cache
-def one_by_one(name):
+def one_by_one(name, **rates):
     model, inputs = MODELS[name]
+    model = model.with_options(**rates)
     params = random_params(model, scale=0.2)  # larger ones round more than what is asked for
-    return params, loss_and_gradients(model, inputs, params)
+    return model, params, differentiated(model, inputs, params)(params)
 
 
-@functools.cache
-def one_by_one_without_dropout(name):
-    model, inputs = MODELS[name]
-    model = model.with_options(dropout_rate=0.0, stochastic_depth=0.0)
-    params, _ = one_by_one(name)
-    return model, params, loss_and_gradients(model, inputs, params)
-
-
-def assert_same_in_a_scan(name, **fields):
+def assert_same(name, scan, **fields):
     """A scan draws its dropout otherwise; all else is that of the blocks one by one."""
-    inputs, (model, params, expected) = MODELS[name][1], one_by_one_without_dropout(name)
-    stacked = stack_blocks(params, model.options.unit)
-    assert stacked.keys() != params.keys() or "encoder" in params
-    loss, gradients = loss_and_gradients(model.with_options(**fields), inputs, stacked)
-    assert_close(name, (loss, unstack_blocks(gradients)), expected)
-
-
-def assert_close(name, found, expected):
-    (other, others), (loss, gradients) = found, expected
-    np.testing.assert_allclose(other, loss, rtol=1e-6)
+    rates = {"dropout_rate": 0.0, "stochastic_depth": 0.0} if scan else {}
+    model, params, (loss, gradients) = one_by_one(name, **rates)
+    given = stack_blocks(params, model.options.unit) if scan else params
+    assert given.keys() != params.keys() or "encoder" in params or not scan
+    found = differentiated(model.with_options(**fields), MODELS[name][1], given)(given)
+    np.testing.assert_allclose(found[0], loss, rtol=1e-6)
+    others = unstack_blocks(found[1]) if scan else found[1]
     assert jax.tree.structure(others) == jax.tree.structure(gradients)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients))
     for ours, expected in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
@@ -117,66 +93,46 @@ def assert_close(name, found, expected):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.xdist_group(name), *further])
-        for name, further in zip(
-            MODELS, ([], [], *([pytest.mark.thorough],) * (len(MODELS) - 2)), strict=True
-        )
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *[pytest.mark.thorough] * (n > 1)])
+        for n, name in enumerate(MODELS)
     ],
 )
 def test_a_scan_computes_what_blocks_one_by_one_do(name):
     """Position terms, packed documents, memory, experts' losses, and what depends on the depth."""
-    assert_same_in_a_scan(name, remat="block")
+    assert_same(name, scan=True, remat="block")
 
 
 @pytest.mark.parametrize("remat", a_few_of(sorted(REMATS.keys() - {"none"}), ("sites",)))
 @pytest.mark.parametrize("scan", a_few_of([False, True], [True]))
 @pytest.mark.xdist_group("numbers of the depth")
 def test_every_policy_gives_the_same_gradients(remat, scan):
-    name = "numbers of the depth"
-    if scan:
-        assert_same_in_a_scan(name, remat=remat)
-    else:
-        params, expected = one_by_one(name)
-        model, inputs = MODELS[name]
-        found = loss_and_gradients(model.with_options(remat=remat), inputs, params)
-        assert_close(name, found, expected)
+    assert_same("numbers of the depth", scan, remat=remat)
 
 
 def test_each_block_of_a_scan_draws_its_own_dropout():
     """Equal blocks whose branches are their dropout; a branch that is left out is left out whole."""
     model = Decoder.of(**TEXT, width=8, num_heads=2, depth=4, stochastic_depth=0.5, position="none")
     params = random_params(model)
-    first = params["block_0"]
-    params |= {f"block_{number}": first for number in range(4)}
-    stacked, tokens = stack_blocks(params, 1), np.zeros((64, 8), np.int32)
-    draw = lambda params, key: model.apply(
-        {"params": params}, tokens, train=True, rngs={"dropout": key}
+    params |= {f"block_{number}": params["block_0"] for number in range(4)}
+    tokens = np.zeros((64, 8), np.int32)
+    draw = lambda params, seed: model.apply(
+        {"params": params}, tokens, train=True, rngs={"dropout": jax.random.key(seed)}
     )
-    drawn = [jax.jit(draw)(stacked, jax.random.key(seed)) for seed in (0, 0, 1)]
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert not np.allclose(drawn[0], drawn[2])
+    first, again, other = (jax.jit(draw)(stack_blocks(params, 1), seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
     # Eight branches of 64 equal examples, kept or not: equal draws in all blocks would give few.
-    assert len(np.unique(np.asarray(drawn[0][:, -1, 0]).round(5))) > 20
-    plain = np.asarray(draw(params, jax.random.key(0)))
-    assert len(np.unique(plain[:, -1, 0].round(5))) > 20
+    for drawn in (first, draw(params, 0)):
+        assert len(np.unique(np.asarray(drawn)[:, -1, 0].round(5))) > 20
 
 
-def step_and_state(depth, scan=False, **fields):
+def temporaries(depth, scan=False, **fields):
+    """Bytes of a compiled gradient's temporaries."""
     model = Decoder.of(**TEXT | SMALL | {"max_length": 64, "depth": depth, **fields})
-    optimizer = optax.sgd(0.1)
     params = random_params(model)
     params = stack_blocks(params, 1) if scan else params
-    step = lambda state, batch, seed: make_train_step(model, optimizer, seed)(state, batch)
-    tokens = np.resize(TOKENS, (16, 64))
-    weights = np.ones(tokens.shape, np.float32)
-    batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
-    return step, (TrainState(jnp.int32(0), params, optimizer.init(params)), batch, 0)
-
-
-def temporaries(depth, **fields):
-    """Bytes of a compiled step's temporaries."""
-    step, arguments = step_and_state(depth, **fields)
-    return jax.jit(step).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+    program = differentiated(model, {"tokens": np.resize(TOKENS, (16, 64))}, params)
+    return program.lower(params).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.xdist_group("numbers of the depth")
@@ -260,11 +216,17 @@ def test_options_that_would_do_nothing_are_refused():
     chunks |= {"model__attention_options__size": 4}
     with pytest.raises(InvalidInput, match=r"this model makes no attention.weights"):
         prepare(tiny_config(**chunks, model__remat_options__sites="attention.weights"))
-    tiny = ("train", "--config=configs/tiny.py", "--workdir=x")
-    loop = "--config.model.scan_layers=True"
-    refused(attempt(*tiny, loop, "--config.model.distinct_blocks=1"), "are no loop; expected False")
-    refused(attempt(*tiny, "--config.model.remat=blocks"), "did you mean block?")
-    nets = "--config.model.architecture=recurrent_decoder"
-    refused(attempt(*tiny, nets, "--config.model.remat=block"), "recurrent_decoder has no blocks")
-    sites = "--config.model.remat_options.sites=attention.output"
-    refused(attempt(*tiny, "--config.model.remat=sites", sites), "attention.out")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scan_layers": True, "distinct_blocks": 1}, "are no loop; expected False"),
+        ({"remat": "blocks"}, r"did you mean block\?"),
+        ({"architecture": "recurrent_decoder", "remat": "block"}, "recurrent_decoder has no block"),
+        ({"remat": "sites", "remat_options__sites": "attention.output"}, "attention.out"),
+    ],
+)
+def test_wrong_options_of_remat_are_refused(options, words):
+    with pytest.raises(InvalidInput, match=words):
+        tiny_config(**{f"model__{key}": value for key, value in options.items()})

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import random_params
 from transformer_jax import MultiHeadAttention, causal_mask
 from transformer_jax.blocks import Context, PreNorm
 from transformer_jax.feedforward import FeedForward
@@ -31,34 +32,24 @@ MODULES = {
 def case(request):
     module, inputs, options = MODULES[request.param]
     more = ({}, Context(mask=causal_mask(4))) if isinstance(module, PreNorm) else ()
-    variables = {"params": module.init(jax.random.key(0), inputs, *more, **options)["params"]}
-    leaves, treedef = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [
-        leaf + 0.1 * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)
-    ]
-    apply = lambda variables, inputs: jax.tree.leaves(
-        module.apply(variables, inputs, *more, **options)
+    params = random_params(module, inputs, *more, scale=0.2, **options)
+    apply = lambda params, inputs: jax.tree.leaves(
+        module.apply({"params": params}, inputs, *more, **options)
     )[0]
-    return apply, jax.tree.unflatten(treedef, noisy), inputs
+    return apply, params, inputs
 
 
 def test_the_gradient_is_the_slope(case):
     """Against a central difference along a random direction, in float64."""
-    apply, variables, inputs = case
+    apply, params, inputs = case
     with jax.enable_x64(True):
         wide = lambda leaf: jnp.asarray(leaf, jnp.float64)
-        variables = jax.tree.map(wide, variables)
+        params, rng = jax.tree.map(wide, params), np.random.default_rng(0)
         inputs = wide(inputs) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs
-        loss = lambda variables: jnp.sin(apply(variables, inputs)).sum()
-        leaves, treedef = jax.tree.flatten(variables)
-        rng = np.random.default_rng(0)
-        direction = jax.tree.unflatten(
-            treedef, [jnp.asarray(rng.normal(size=l.shape)) for l in leaves]
-        )
-        at = lambda t: loss(jax.tree.map(lambda leaf, d: leaf + t * d, variables, direction))
-        products = jax.tree.map(jnp.vdot, jax.grad(loss)(variables), direction)
-        slope = sum(jax.tree.leaves(products))
-        assert float(slope) == pytest.approx(
-            float((at(1e-5) - at(-1e-5)) / 2e-5), rel=1e-6, abs=1e-8
-        )
+        loss = jax.jit(lambda params: jnp.sin(apply(params, inputs)).sum())
+        direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), params)
+        at = lambda t: loss(jax.tree.map(lambda leaf, d: leaf + t * d, params, direction))
+        products = jax.tree.map(jnp.vdot, jax.grad(loss)(params), direction)
+        slope = (at(1e-5) - at(-1e-5)) / 2e-5
+        expected = pytest.approx(float(slope), rel=1e-6, abs=1e-8)
+        assert float(sum(jax.tree.leaves(products))) == expected
