@@ -479,7 +479,7 @@ def seeing_ahead(run):
         (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "expected non-empty texts"),
         (lambda run: run.log_probabilities_of_choices("R", "ab"), "expected a list of texts"),
         (lambda run: run.log_probabilities_of_choices("", ["ab"]), "prompt: expected a non-empty"),
-        (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would be"),
+        (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would have"),
     ],
 )
 def test_texts_without_a_probability_are_refused(loaded, call, told):

@@ -28,7 +28,7 @@ from transformer_jax.training.evaluation import evaluate, make_score
 from transformer_jax.training.hooks import _entropy
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
-from transformer_jax.training.measuring import Measured, curve_of, measured
+from transformer_jax.training.measuring import curve_of, measured
 from transformer_jax.training.prepared import prepare
 
 OWN = """
@@ -236,8 +236,8 @@ def test_what_fills_up_a_batch_is_not_measured(folder):
         run = prepared.run(random_params(prepared.model), 0, config)
         scored = evaluate(make_score(run.model), run.params, prepared.task, "validation", size)
         assert scored.protocol["examples"] % size
-        at = Measured(run, prepared.task, "validation", scored)
-        found = measured(config.evaluation.metrics, at, ["own_looks"])
+        about = run, prepared.task, "validation", scored, ["own_looks"]
+        found = measured(config.evaluation.metrics, *about)
         assert found["own_looks:by_sums"] == scored.protocol["targets"]
         assert found["own_looks:rows"] == scored.protocol["examples"]
         scores.append(found["brier_score"])
