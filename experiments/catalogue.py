@@ -17,70 +17,73 @@ from transformer_jax.options import entry_of
 from transformer_jax.resolve import all_options, variant_options
 from transformer_jax.sites import SITES
 
-# key of a config -> heading, and what the rows of the table are for
+# key of a config -> heading, and a line about the variants
 _TITLES = {
-    "model.position": ("Positions", "What tells a transformer where a token stands."),
-    "model.mixer": ("Mixers", "What lets places exchange what they know."),
-    "model.attention": ("Attention", "How queries and keys become weights."),
-    "model.mask": ("Masks", "What self-attention may see."),
-    "model.feed_forward": ("Feed-forward layers", "The layer on each position alone."),
-    "model.activation": ("Activations", "The function inside the feed-forward layer."),
+    "model.position": ("Positions", "Encodings of token positions."),
+    "model.mixer": ("Mixers", "Layers that exchange information between positions."),
+    "model.attention": ("Attention", "Weights from queries and keys."),
+    "model.mask": ("Masks", "Positions that self-attention may see."),
+    "model.feed_forward": ("Feed-forward layers", "Layers applied to each position separately."),
+    "model.activation": ("Activations", "Nonlinearities of the feed-forward layer."),
     "model.norm": ("Norms", "Normalisation; also of queries and keys (`model.query_key_norm`)."),
-    "model.wiring": ("Wirings", "How branches and norms are joined into blocks."),
-    "model.skips": ("Skips", "Which earlier streams a block reads beside its own."),
+    "model.wiring": ("Wirings", "Arrangements of branches and norms in a block."),
+    "model.skips": ("Skips", "Earlier residual streams that a block reads besides its own."),
     "model.remat": (
         "Rematerialisation",
-        "What a training step keeps of each block for its backward pass.",
+        "Values of a block that a training step keeps for its backward pass.",
     ),
-    "model.initialisation": ("Initialisations", "Where kernels start."),
+    "model.initialisation": ("Initialisations", "Initial values of kernels."),
     "model.parametrisation": (
         "Parametrisations",
-        "How initial values, learning rates and scores go with the width.",
+        "Scaling of initial values, learning rates and scores with the width.",
     ),
-    "model.pooling": ("Poolings", "How one vector of a whole input is taken."),
-    "objective.name": ("Objectives", "What training makes small."),
-    "optimizer.name": ("Optimizers", "All from optax, behind clipping, decay and rates by path."),
-    "schedule.name": ("Schedules", "How the learning rate moves."),
+    "model.pooling": ("Poolings", "From all positions to one vector."),
+    "objective.name": ("Objectives", "The quantity that training minimises."),
+    "optimizer.name": (
+        "Optimizers",
+        "From optax, with clipping, weight decay and multipliers by parameter path.",
+    ),
+    "schedule.name": ("Schedules", "The learning rate over the updates."),
 }
 _HEAD = """# Components
 
-Every row of every table, from its docstring; written by `python -m experiments.catalogue`. A config
-chooses a variant by its name (`--config.model.position=rotary`) and sets its options beside it
-(`--config.model.position_options.fraction=0.5`). Your own class is chosen by MODULE:NAME, see the
-README.
+All variants with their descriptions and options, written by `python -m experiments.catalogue`. A
+config chooses a variant by name (`--config.model.position=rotary`) and sets its options
+(`--config.model.position_options.fraction=0.5`). Your own class is chosen by MODULE:NAME, see
+[your own components](own-components.md).
 
-Parameters and operations are those of the row in a decoder of the shape of `configs/shakespeare.py`
-(width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are those of the
-matrix products in the loss of one window and its gradient, not times. Laws are those of
-`transformer_jax/laws.py`, kept out of all that apply. Of attention and mixers the operations are
-also given at 256, 1,024 and 4,096 tokens (`local` with a window of 32).
+Parameters and operations are relative to a decoder of the shape of `configs/shakespeare.py` (width
+128, 4 blocks, 4 heads, 64 tokens) with the default variants. Operations are those of the matrix
+products in the loss of one window and its gradient; they are not times. Laws are those of
+`transformer_jax/laws.py`. For attention and mixers, operations are also given at 256, 1,024 and
+4,096 tokens (`local` with a window of 32).
 
-All work in every transformer, but for contextual positions, prefixes, state_space and gated_delta
-(decoders), sinusoidal_2d (images) and muP (decoders and vision transformers). Rates and decay can
-be multiplied by path (`--config.optimizer.learning_rate_multipliers=token_embedding=0.1`), weights
-averaged (`--config.training.weight_ema=0.999`).
+All variants work in every transformer, except contextual positions, prefix masks, state_space and
+gated_delta (decoders only), sinusoidal_2d (images only) and muP (decoders and vision transformers).
+Learning rates and decay can be multiplied by parameter path
+(`--config.optimizer.learning_rate_multipliers=token_embedding=0.1`), and weights averaged
+(`--config.training.weight_ema=0.999`).
 """
 _METRICS = """
 ## Metrics
 
-What `evaluation.metrics` measures beside a task's own scores, and what a study is judged by
-(`transformer_jax/metrics.py`). A function of your own with `@metric(unit, larger_is_better=...)`
-above it is one too, by its import path.
+Further scores of a run (`evaluation.metrics`), by which a study can be judged too
+(`transformer_jax/metrics.py`). Your own function with `@metric(unit, larger_is_better=...)` is
+chosen by its import path.
 """
 _HOOKS = """
 ## Hooks
 
-What `hooks.functions` calls every `hooks.every` updates (`transformer_jax/training/hooks.py`), or a
-function of your own.
+Functions that run every `hooks.every` updates (`hooks.functions`,
+`transformer_jax/training/hooks.py`); your own are chosen by their import path.
 """
 _SITES = """
 ## Named sites
 
-The named places inside every model: `capture` gives their values, `intervene` changes them, and
+Named places inside every model: `capture` returns their values, `intervene` changes them, and
 rematerialisation keeps them by name (`transformer_jax/sites.py`). `*` is the number of a block; in
-an encoder–decoder `encoder.` or `decoder.` stands in front. L queries look at M keys, in H heads, G
-of them of keys and values, with K and V features; D is the width, F that inside the feed-forward
-layer.
+an encoder–decoder, names begin with `encoder.` or `decoder.`. Shapes: L queries, M keys, H heads, G
+heads of keys and values, K and V features of a head, width D, F hidden features.
 """
 
 
@@ -154,13 +157,13 @@ def hooks() -> str:
         f"| `{name}` | {' '.join(row.says.split())} |"
         for name, row in entries_of("hooks.functions").items()
     )
-    return "\n".join([_HOOKS, "| hook | what it gives |", "|---|---|", *rows, ""])
+    return "\n".join([_HOOKS, "| hook | result |", "|---|---|", *rows, ""])
 
 
 def sites() -> str:
     """Returns the section of sites."""
     rows = (f"| `{name}` | {what} |" for name, what in SITES.items())
-    return "\n".join([_SITES, "| site | what it holds |", "|---|---|", *rows])
+    return "\n".join([_SITES, "| site | value |", "|---|---|", *rows])
 
 
 def _cost_of(key: str, name: str) -> list[str]:

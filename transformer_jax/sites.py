@@ -1,19 +1,19 @@
 """Sites: the named places inside a model where a value can be read, changed, or kept for later.
 
     encoder.block_3.attention.weights
-    ------- ------------------------- a row of SITES, `block_*.attention.weights`
-    which stack, in a model of several
+    ------- ------------------------- an entry of SITES, `block_*.attention.weights`
+    the stack, in a model with several
 
 A module calls `value = site(self, "query", value)` when a value is ready. The value can then be
 
 - read: it is sown into flax's collection `intermediates`; `inspection.capture` returns it by name
 - changed: inside `interventions({pattern: function})` the function's result replaces it
-- kept: `jax.checkpoint_policies.save_only_these_names("attention.query")` knows it; the name there
-  is the row of SITES without `block_*.`, the same for all blocks
+- kept: `jax.checkpoint_policies.save_only_these_names("attention.query")` keeps it; that name is
+  the entry of SITES without `block_*.`, the same for all blocks
 - measured: profilers show the operations under the modules' names, `block_3/attention`
 
-Unused sites cost nothing: a compiled program is the same with and
-without its sites. Their names are public and are not renamed.
+Unused sites cost nothing: a compiled program is the same with and without them. Their names are
+public and are not renamed.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from transformer_jax.placement import cut_at_site
 
 # Shapes with the letters of shapes.py. `*` is the number of a block, from 0.
 SITES = {
-    "embedded": "[..., L, D]: what the first block or recurrent layer reads",
-    "block_*.attention.input": "[..., L, D]: what attention reads, normalised as the wiring says",
-    "block_*.attention.query": "[..., H, L, K]: as the scores see it, normalised and rotated",
-    "block_*.attention.key": "[..., G, M, K]: the same; of the new tokens alone behind a cache",
-    "block_*.attention.value": "[..., G, M, V]: what is mixed",
-    "block_*.attention.weights": "[..., H, L, M]: how much query l takes of value m",
-    "block_*.attention.mixed": "[..., H, L, V]: what each head has taken, before the output map",
-    "block_*.attention.out": "[..., L, D]: what is added to the stream, before dropout",
+    "embedded": "[..., L, D]: input of the first block or recurrent layer",
+    "block_*.attention.input": "[..., L, D]: input of attention, normalised in a pre-norm block",
+    "block_*.attention.query": "[..., H, L, K]: queries, normalised and rotated",
+    "block_*.attention.key": "[..., G, M, K]: keys, likewise; with a cache, of the new tokens only",
+    "block_*.attention.value": "[..., G, M, V]: values",
+    "block_*.attention.weights": "[..., H, L, M]: weight of value m for query l",
+    "block_*.attention.mixed": "[..., H, L, V]: output of each head, before the output map",
+    "block_*.attention.out": "[..., L, D]: output, before dropout and the residual connection",
     "block_*.cross_attention.input": "as in attention; keys and values are those of the memory",
     "block_*.cross_attention.query": "[..., H, L, K]",
     "block_*.cross_attention.key": "[..., G, M, K]",
@@ -48,15 +48,15 @@ SITES = {
     "block_*.cross_attention.weights": "[..., H, L, M]",
     "block_*.cross_attention.mixed": "[..., H, L, V]",
     "block_*.cross_attention.out": "[..., L, D]",
-    "block_*.mixer.input": "[..., L, D]: what a mixer reads that takes the place of attention",
-    "block_*.mixer.out": "[..., L, D]: what it adds to the stream, before dropout",
+    "block_*.mixer.input": "[..., L, D]: input of a mixer other than attention",
+    "block_*.mixer.out": "[..., L, D]: its output, before dropout and the residual connection",
     "block_*.feed_forward.input": "[..., L, D]",
     "block_*.feed_forward.hidden": "[..., L, F]: the last map's input; experts [..., L, E or k, F]",
-    "block_*.feed_forward.out": "[..., L, D]: what is added to the stream, before dropout",
-    "block_*.residual": "[..., L, D]: the stream behind the block",
-    "layer_*.out": "[..., L, D]: what a recurrent layer gives; [..., L, 2 D] if it reads both ways",
-    "hidden": "[..., L, D]: behind the last block and the final norm",
-    "pooled": "[..., D]: what a classifier reads; [..., 2 D] if it reads both ways",
+    "block_*.feed_forward.out": "[..., L, D]: output, before dropout and the residual connection",
+    "block_*.residual": "[..., L, D]: the residual stream after the block",
+    "layer_*.out": "[..., L, D]: output of a recurrent layer; [..., L, 2 D] if bidirectional",
+    "hidden": "[..., L, D]: after the last block and the final norm",
+    "pooled": "[..., D]: input of a classifier; [..., 2 D] of a bidirectional recurrent net",
     "logits": "[..., L, V] or [..., C]",
 }
 
