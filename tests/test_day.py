@@ -267,6 +267,9 @@ def test_other_names_lead_to_options_that_are_there(name):
     [
         ("--config.model.n_layer=3", "did you mean model.depth?"),
         ("--config.hidden_size=3", "did you mean model.width?"),
+        ("--config.model.dropout=0.1", "did you mean model.dropout_rate?"),
+        ("--config.training.precision=bf16", "did you mean model.dtype?"),
+        ("--config.optimizer.lr=3", "did you mean optimizer.learning_rate?"),
         ("--config.rope=1", "did you mean model.position=rotary?"),
         ("--config.training.epochs=3", "did you mean training.steps?"),
         ("--config.model.rope_theta=5", "did you mean model.position_options.max_wavelength?"),
