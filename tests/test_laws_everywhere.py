@@ -16,6 +16,7 @@ from tests.test_architectures import IMAGE, IMAGES, LENGTH, TEXT, VOCAB, draw
 from tests.test_laws import UNSEEN
 from tests.test_laws import VARIANTS as OF_DECODERS
 from transformer_jax.laws import _MAY_BE_IDLE, _OPTIONS
+from transformer_jax.model_options import ModelOptions
 from transformer_jax.models import Encoder, EncoderDecoder, VisionTransformer
 from transformer_jax.paths import by_path
 
@@ -47,7 +48,7 @@ ARCHITECTURES = {
 def case(architecture, fields):
     """The model and its inputs; None where the architecture has no such field."""
     make, small = ARCHITECTURES[architecture]
-    names = {field.name for field in dataclasses.fields(make)}
+    names = {field.name for kind in (make, ModelOptions) for field in dataclasses.fields(kind)}
     if not fields.keys() <= names:
         return None
     small = dict(small)
@@ -57,7 +58,7 @@ def case(architecture, fields):
         if fields.get(family) == name:
             small[f"{family}_options"] = FrozenDict(options)
     frozen = {k: FrozenDict(v) if isinstance(v, dict) else v for k, v in fields.items()}
-    return make(**small | {"width": 16} | frozen), ROWS[make]
+    return make.of(**small | {"width": 16} | frozen), ROWS[make]
 
 
 # What has no meaning there: what reads from left to right in a model that sees everything.
