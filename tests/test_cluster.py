@@ -23,7 +23,7 @@ SHORT = ("--config.training.steps=12", "--config.schedule.warmup_steps=4")
 def test_parameters_of_jobs_are_read():
     assert parse_cluster(None, None, []) is None
     for said in ((3, []), (None, ["timeout_min=60"])):
-        with pytest.raises(InvalidInput, match="only with --executor, one of slurm, local"):
+        with pytest.raises(InvalidInput, match="needs --executor, which is one of slurm, local"):
             parse_cluster(None, *said)
     assert parse_cluster("slurm", None, []).cells_per_job == 4
     cluster = parse_cluster("slurm", 3, ["timeout_min=60", "slurm_partition=gpu"])

@@ -643,7 +643,7 @@ def test_a_mask_of_some_queries_is_those_rows_of_the_mask():
 def test_a_rule_is_given_as_a_class_with_options_or_made():
     assert self_attention_rule(Window, {"size": 2}, True) == Window(2) & Causal()
     assert self_attention_rule(Window(2), {}, True) == Window(2) & Causal()
-    with pytest.raises(ValueError, match="expected none beside it"):
+    with pytest.raises(ValueError, match="expected no others"):
         self_attention_rule(Window(2), {"size": 3}, True)
 
 

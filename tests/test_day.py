@@ -375,7 +375,7 @@ def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, study):
     shown = study._repr_html_()
     words = study.verdicts()["arms"]["depth=1"]["words"]
     assert f"<td>{words}</td>" in shown
-    assert "<th>compared with base</th>" in shown
+    assert f"<th>compared with {study.base}</th>" in shown
     evil = html_table("<b>", ["<i>"], [["<script>"]])
     assert not {"<b>", "<i>", "<script>"} & set(re.findall("<[^>]*>", evil))
 

@@ -53,7 +53,7 @@ def test_maps_of_other_models():
     params = drawn(both)
     sides = attention_maps(both, params, inputs)
     assert sides["decoder/block_1/cross_attention"].shape == (3, 2, 4, 6)
-    with pytest.raises(InvalidInput, match="no single stack"):
+    with pytest.raises(InvalidInput, match="not a single stack"):
         hidden_vectors(both, params, inputs)
     recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8)
     with pytest.raises(InvalidInput, match="no attention to look at"):

@@ -166,7 +166,7 @@ def test_where_the_files_lie_does_not_matter(files):
         ("{files}/a.txt=0", "mixture=.*expected"),
         ("{files}/a.txt", "mixture=.*expected"),
         ("{files}/none.txt=0.5", "none.txt"),
-        ("{files}/shards=0.5", "another tokenizer"),
+        ("{files}/shards=0.5", "tokenizer differs"),
         ("{files}/short.txt=0.5", "too few"),
     ],
 )

@@ -221,7 +221,7 @@ def test_options_that_would_do_nothing_are_refused():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scan_layers": True, "distinct_blocks": 1}, "are no loop; expected False"),
+        ({"scan_layers": True, "distinct_blocks": 1}, "cannot be scanned; expected False"),
         ({"remat": "blocks"}, r"did you mean block\?"),
         ({"architecture": "recurrent_decoder", "remat": "block"}, "recurrent_decoder has no block"),
         ({"remat": "sites", "remat_options__sites": "attention.output"}, "attention.out"),

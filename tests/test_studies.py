@@ -797,7 +797,7 @@ def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(copied):
 def test_a_base_that_is_gone_is_refused_and_nothing_is_overwritten(copied, tmp_path):
     before = (copied.path / "study.json").read_bytes()
     arms = {name: changes for name, changes in THREE_ARMS.items() if name != "learned"}
-    with pytest.raises(InvalidInput, match="'learned', which is no arm any more"):
+    with pytest.raises(InvalidInput, match="'learned', which is not an arm any more"):
         run(load_design(study_file(tmp_path, arms), {}), copied.path, range(3))
     assert (copied.path / "study.json").read_bytes() == before
 

@@ -19,7 +19,9 @@ from transformer_jax.training.prepared import prepare
 
 def drawn(source, size=400, length=16):
     language = load_language(source, length, 8)
-    return language, language.draw(np.random.default_rng(0), size)
+    listed = language.examples
+    examples = listed(np.random.default_rng(0), size) if callable(listed) else listed
+    return language, examples
 
 
 def task_of(source, **changes):
@@ -183,7 +185,7 @@ def test_kneser_ney_is_the_formula(rng):
 
 def test_a_bigram_reaches_the_floor_of_a_chain():
     found, (tokens, scored) = drawn("markov", size=20_000)
-    text = load_language("markov", 60_000, 8).draw(np.random.default_rng(5), 1).tokens[0]
+    text = load_language("markov", 60_000, 8).examples(np.random.default_rng(5), 1).tokens[0]
     weights = scored[:, 1:].astype(float)
     batch = {"inputs": {"tokens": tokens[:, :-1]}, "targets": tokens[:, 1:], "weights": weights}
     mean = losses(n_grams(text, 8, 2), batch).sum() / weights.sum()

@@ -59,7 +59,7 @@ def is_among(key: str, names: tuple[str, ...]) -> bool:
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
-    """Returns full key -> value with references resolved, in the config's order."""
+    """Returns values by full key, with references resolved, in the config's order."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, (ConfigDict, Mapping)):
@@ -70,7 +70,7 @@ def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
 
 
 def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
-    """Returns full key -> value of a config with the defaults of the chosen variants."""
+    """Returns a config's values by full key, with the defaults of the chosen variants."""
     return completed(flatten(config))
 
 
@@ -328,7 +328,7 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
 
 
 def options_of(config: ConfigDict, key: str) -> dict[str, Any]:
-    """Returns the stated options of the variant that `key` chooses: name -> value."""
+    """Returns the stated options of the variant that `key` chooses, by name."""
     flat = flatten(config)
     read = variant_options(key, flat.get(key, DEFAULTS[key])) or {}
     return {name.rpartition(".")[2]: flat[name] for name in read if name in flat}
@@ -338,7 +338,7 @@ def options_of(config: ConfigDict, key: str) -> dict[str, Any]:
 
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
-    """Returns MODULE:NAME -> sha256 of its files, for user-defined code that affects training.
+    """Returns the sha256 of user-defined code that affects training, by MODULE:NAME.
 
     Includes hooks that intervene or are not imported; excludes metrics.
     """
@@ -363,7 +363,7 @@ def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
 def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns full key -> (old, new) of the differences, except keys among `but`, see is_among."""
+    """Returns differing values, (old, new), by full key, except keys among `but` (is_among)."""
     before, after = resolved(old), resolved(new)
     return {
         key: (before.get(key), after.get(key))

@@ -173,7 +173,7 @@ def _of_blocks(flat: Flat) -> Problems:
 def _not_a_loop(flat: Flat) -> Iterator[str]:
     """Yields reasons why the blocks cannot be scanned."""
     if tied := _given(flat, {"distinct_blocks": None, "skips": "none"}):
-        reason = "blocks that share parameters or read earlier streams are no loop"
+        reason = "blocks that share parameters or read earlier streams cannot be scanned"
         yield f"{reason}; expected False, or without {tied}"
     by_path = [key for key in _BY_PATH if any(path.startswith("block_") for path in flat[key])]
     if by_path:

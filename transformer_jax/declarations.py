@@ -194,7 +194,7 @@ def split_values(text: str) -> list[str]:
 
 
 def _kinds(owner: Any) -> dict[str, Any]:
-    """Returns name -> type of the fields or arguments whose types make them options."""
+    """Returns the types of those fields or arguments that are options, by name."""
     hints = typing.get_type_hints(owner, include_extras=True)
     parts = {name: _unwrapped(kind) for name, kind in hints.items()}
     return {
@@ -203,13 +203,13 @@ def _kinds(owner: Any) -> dict[str, Any]:
 
 
 def options_of_section(section: type) -> dict[str, Option]:
-    """Returns the options that a section of a config declares: name -> option."""
+    """Returns the options that a section of a config declares, by name."""
     kinds, meanings = _kinds(section), _meanings(section)
     return {name: Option(kinds[name], getattr(section, name), meanings[name]) for name in kinds}
 
 
 def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
-    """Returns the options of a variant, a class or function: name -> option.
+    """Returns the options of a variant, a class or function, by name.
 
     Raises:
       ValueError: An option has no default.
@@ -228,7 +228,7 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
 
 
 def _meanings(owner: Any) -> dict[str, str]:
-    """Returns the descriptions in a docstring, and in those of base classes: name -> text.
+    """Returns the descriptions in a docstring, and in those of base classes, by name.
 
     Fields are described under "Attributes:", arguments under "Args:".
     """

@@ -213,12 +213,12 @@ def generate_with_cache(
 ) -> Array:
     """Continues a prompt with a model that caches what it has read, see `generate`.
 
-    The prompt is read at once, then each token alone, until the context slides: that moves every
-    token, so from there on the whole context is read for each new token.
+    The prompt is read in one pass, then each new token on its own, until the context slides. That
+    moves every token, so from there on the whole context is read for each new token.
 
     Args:
       read: Reads tokens with a cache, or None if the model has no cache.
-      read_window: Reads a whole context, and passes the cache on.
+      read_window: Reads a whole context without the cache, which it returns unchanged.
       prompt, num_tokens, rng, max_length, end: As in generate.
       **draws: Temperature, top_k and top_p of generate.
     """

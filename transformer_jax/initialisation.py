@@ -111,7 +111,7 @@ INITIALISATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Standard:
-    """Nothing depends on the width, except the scores: 1 / sqrt(d_k)."""
+    """Standard parametrisation: only attention scores are scaled by a size, 1 / sqrt(d_k)."""
 
     def kernel_gain(self, width: int) -> float:
         """Multiplier of the standard deviation of the blocks' initial kernels."""

@@ -194,7 +194,7 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     try:
         captured = capture(model, params, inputs, "embedded", "block_*.residual")
     except InvalidInput as error:
-        raise InvalidInput(f"{type(model).__name__} is no single stack with a block") from error
+        raise InvalidInput(f"{type(model).__name__} is not a single stack with a block") from error
     return jnp.stack([captured.pop("embedded"), *captured.values()])
 
 

@@ -354,7 +354,7 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
     """
     if isinstance(row, Rule):
         if options:
-            raise ValueError(f"mask: {row} has its options; expected none beside it, got {options}")
+            raise ValueError(f"mask: {row} has its own options; expected no others, got {options}")
         rule = row
     elif isinstance(row, type) and issubclass(row, Rule):
         rule = row(**options)

@@ -50,7 +50,7 @@ class Variant:
     section: str = ""
 
     def entries(self) -> Mapping[str, Any]:
-        """Returns the table: name -> class or function, or "module:NAME", imported on use."""
+        """Returns the table of variants by name: classes, functions, or "module:NAME" (lazy)."""
         return imported(f"transformer_jax.{self.table}")
 
 

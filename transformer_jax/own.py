@@ -209,7 +209,7 @@ def hash_of_file(choice: str) -> str:
 
 
 def hashes_of(choices: Collection[str]) -> dict[str, str]:
-    """Returns MODULE:NAME -> sha256 of its files, for those with files."""
+    """Returns the sha256 of the files of user-defined code by MODULE:NAME, if it has files."""
     return {choice: digest for choice in choices if (digest := hash_of_file(choice))}
 
 

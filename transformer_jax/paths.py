@@ -11,7 +11,7 @@ def path_text(path: tuple) -> str:
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-    """Returns path -> leaf, in the tree's order."""
+    """Returns a dict from path to leaf, in the tree's order."""
     return {path_text(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 

@@ -97,7 +97,7 @@ def options_read(flat: Mapping[str, Any]) -> dict[str, Option]:
 
 
 def all_options() -> dict[str, list[tuple[str, Option]]]:
-    """Returns all options of all variants: full key -> (name of the variant, option) of each."""
+    """Returns all options of all variants: pairs (name of the variant, option) by full key."""
     found: dict[str, list[tuple[str, Option]]] = {}
     for key in VARIANT_SECTIONS:
         for name in _entries(key):
@@ -149,7 +149,7 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
 
 
 def unread(flat: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the stated options that are not read: full key -> the choice that ignores them."""
+    """Returns, by full key, the choice that ignores a stated option, for options not read."""
     return {key: choice for key in flat if (choice := read_instead(key, flat))}
 
 

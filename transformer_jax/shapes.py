@@ -77,7 +77,7 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
             axes = zip(reversed(array.shape), reversed(tokens.shape), strict=False)
             if array.ndim > tokens.ndim or any(size not in (1, of) for size, of in axes):
                 raise ValueError(
-                    f"{name}: expected what broadcasts to {tokens.shape}, got {array.shape}"
+                    f"{name}: expected a shape that broadcasts to {tokens.shape}, got {array.shape}"
                 )
 
 

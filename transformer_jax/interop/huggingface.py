@@ -221,7 +221,7 @@ def _few(names: list[str]) -> str:
 
 
 def _shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
-    """Returns path -> shape of each parameter."""
+    """Returns the shape of each parameter by path."""
     variables = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
     return {p: leaf.shape for p, leaf in flatten_dict(variables["params"], sep="/").items()}
 

@@ -67,7 +67,7 @@ class Decoder(Transformer):
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
+        """Returns the logits of all or some positions of `hidden`: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
         return site(self, "logits", read_out(self.scale_for_logits(hidden)))
 

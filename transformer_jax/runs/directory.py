@@ -109,7 +109,7 @@ class RunDirectory:
         may = (*configs.CADENCE, *configs.PLACEMENT, *configs.EXTENDABLE, "hooks.")
         if changed := configs.differences(saved, self.config(), but=may):
             raise InvalidInput(
-                f"{origin}: it belongs to another config than the run that it lies in\n"
+                f"{origin}: it was saved with a different config from that of this run\n"
                 + _listed(changed, "when it was saved", "in config.json", 4)
                 + "restore what was copied or edited; another run's weights are taken by "
                 "initial.weights"

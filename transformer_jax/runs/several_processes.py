@@ -163,9 +163,9 @@ class _Scratch(RunDirectory):
 
 @contextlib.contextmanager
 def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[RunDirectory]:
-    """Yields each process's directory: the run's for the first, a copy for the others.
+    """Provides the directory of this process: the run's for the first one, otherwise a copy.
 
-    While it is open, each process ends if another one does.
+    While the context is open, each process ends if another one does.
 
     Raises:
       InvalidInput: The processes have different configs, or do not share the folder.

@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(prepared: Prepared) -> Cost:
-    """Returns the cost of an arm; nothing is compiled or drawn."""
+    """Returns the cost of an arm without compiling it or drawing parameters."""
     sizes = {path: leaf.size for path, leaf in by_path(prepared.template.params).items()}
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     updates, count = prepared.config.training.steps, prepared.count_of_update

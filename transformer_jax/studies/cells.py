@@ -171,7 +171,7 @@ class Cell(NamedTuple):
         return {DONE: self.means("validation"), DIVERGED: {}}.get(self.state())
 
     def metric_facts(self) -> dict[str, dict[str, Any]]:
-        """Returns facts about the requested metrics: name -> unit, direction, code."""
+        """Returns unit, direction and code of the requested metrics, by name."""
         later = read_details(self).get("metrics", {}).get("facts", {})
         first = _read(self.path, "evaluation.json").get("metrics", {})
         target = RunDirectory(self.path).config().evaluation.target if first else None

@@ -13,7 +13,7 @@ _FEWEST_VALUES = 3  # of an option, so that a line over it says something
 
 
 def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Returns option -> group -> its arms, for numeric options with three values in a group.
+    """Returns arms by option and group, for numeric options with three values in a group.
 
     A group is named by the other options that its arms share; "" if arms change no
     other option.
@@ -39,7 +39,7 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Returns swept option -> a line of scores over it for each group of arms.
+    """Returns, for each swept option, a line of scores over it for each group of arms.
 
     A line has `name`, `x`, and `mean`, `low`, `high` over seeds.
     """
@@ -66,7 +66,7 @@ def optimum_of(
         return "too few arms that did not diverge, or seeds"
     values = [study.value_of(arm, key) for arm in arms]
     if len(set(values)) < len(values) or values[0] <= 0:
-        return "values that are no factors apart"
+        return "values that are not a constant factor apart"
     sign = -1 if study.sealed["larger_is_better"] else 1
     return optimum(values, np.array([[sign * by_seed[s] for by_seed in by_arm] for s in seeds]))
 

@@ -53,7 +53,7 @@ def parse_cluster(
         if cells_per_job is not None:
             stated.insert(0, f"--cells_per_job={cells_per_job}")
         if stated:
-            raise InvalidInput(f"{stated[0]}: only with --executor, one of {', '.join(KINDS)}")
+            raise InvalidInput(f"{stated[0]}: needs --executor, which is one of {', '.join(KINDS)}")
         return None
     cells_per_job = Cluster.cells_per_job if cells_per_job is None else cells_per_job
     if cells_per_job < 1:

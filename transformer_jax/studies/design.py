@@ -294,7 +294,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
     if list(study.looks) != sorted(set(study.looks)):
         raise InvalidInput(f"{where}: looks={study.looks}: expected numbers of seeds, ascending")
     if base not in arms:
-        raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
+        raise InvalidInput(f"{where}: base={base!r} is not an arm{suggest(base, arms)}")
     for what, names in (("primary", study.primary), ("expected", study.expected)):
         for name in names:
             if name not in others:
@@ -309,7 +309,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
         if not numbers or numbers != sorted(numbers):
             raise InvalidInput(
                 f"{where}: expected: {name!r}: {ends}: give the lowest and the highest effect, "
-                "e.g. (-0.03, -0.01), None for no end"
+                "e.g. (-0.03, -0.01); None leaves an end open"
             )
     if study.target is not None and (study.expected or study.gate):
         what = "expected" if study.expected else "gate"
@@ -446,7 +446,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Returns arm -> changed options, from `KEY=VALUE,VALUE` or a product of these, joined by x.
+    """Returns the changed options of each arm, from `KEY=VALUE,VALUE` or products of these (x).
 
     `flat` are the baseline's options. With `whole_keys`, arms are named by full keys instead of
     their last parts.

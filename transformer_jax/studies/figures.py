@@ -21,7 +21,7 @@ _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0
 
 
 def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict[str, list]]:
-    """Returns arm -> `step`, `mean`, `low`, `high` over seeds; only arms that have the metric.
+    """Returns `step`, `mean`, `low` and `high` over seeds for each arm that has the metric.
 
     `runs` has the directories of each arm, and `metric` is a key of metrics.jsonl.
     """

@@ -133,7 +133,7 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
 
 
 def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns option that all arms set -> its best value at each rung, and its factor of change.
+    """Returns the best value at each rung of each option that all arms set, and its trend.
 
     The factor is from the first to the last rung with a best value.
     """
@@ -242,6 +242,6 @@ def run_ladder(
                 lost.append(f"{name}: {str(error).splitlines()[0]}")
     judged = write_ladder(workdir, ladder)
     if lost:
-        tried = "--retry tries them again; STATUS says why, and error.txt for a fault in code"
+        tried = "--retry runs them again; STATUS has the reason, error.txt the traceback"
         raise CellsLost("\n".join([*lost[:5], tried]))
     return judged

@@ -204,7 +204,7 @@ class Journal:
         return list(tries.values())
 
     def base(self) -> dict[str, str]:
-        """Returns the kept changes, full key -> text of the value."""
+        """Returns the kept changes: texts of values by full key."""
         base: dict[str, str] = {}
         for attempt in self.tries():
             if attempt.is_kept:

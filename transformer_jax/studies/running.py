@@ -193,7 +193,7 @@ class Launch:
         if study.record and study.base not in design.arms:
             raise InvalidInput(
                 f"--workdir={study.path}: it holds a study of {', '.join(study.arms)} with the "
-                f"base {study.base!r}, which is no arm any more; choose another --workdir"
+                f"base {study.base!r}, which is not an arm any more; choose another --workdir"
             )
         refuse_what_is_not_installed(design.config_of(design.base))
         arms_before = study.record.get("arms", {})
@@ -435,7 +435,7 @@ class Launch:
 
 
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:
-    """Returns the scores of the simple methods, and the gate, as text."""
+    """Returns the scores of the simple methods, and the gate chosen from them, as text."""
     gate = baselines["gate"]
     line = "gate       none: no simple method is known for such a task, or the study has a target"
     if gate is not None:

@@ -138,7 +138,7 @@ def _integer(value: Any, column: str, row: int) -> int:
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
-    """Returns arm -> seed -> outcome, in the order of the rows; with steps for a target."""
+    """Returns outcomes by arm and seed, in the order of the rows; with steps for a target."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
     sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
@@ -150,7 +150,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
             if column not in row:
                 raise InvalidInput(
                     f"scores: row {number} has no {column!r}{suggest(column, map(str, row))}; "
-                    f"expected {', '.join(_COLUMNS)}, and diverged if you like"
+                    f"expected {', '.join(_COLUMNS)}, and optionally diverged"
                 )
         arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
         if seed in outcomes.setdefault(arm, {}):

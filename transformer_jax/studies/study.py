@@ -36,7 +36,7 @@ _NOT_CHANGED = "what the baseline has without its own changes"
 
 
 def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
-    """Returns arm -> hash of its contrast, for a sealed question."""
+    """Returns the hash of each arm's contrast in a sealed question."""
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
@@ -229,7 +229,7 @@ class Study:
         return pandas.DataFrame(self.rows())
 
     def curves(self, metric: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
-        """Returns arm -> seed -> (update, value) of a metric of metrics.jsonl.
+        """Returns pairs (update, value) of a metric of metrics.jsonl, by arm and seed.
 
         Raises:
           InvalidInput: No cell has the metric.
@@ -330,7 +330,7 @@ class Study:
             self._looks.add({"time": now(), **look})
 
     def contrasts(self) -> dict[str, str]:
-        """Returns arm -> contrast in the register, for arms that are as sealed."""
+        """Returns each arm's contrast in the register, for arms that are as they were sealed."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
         tuned = (self.sealed["tuning"] or {}).get("key")
         unchanged = []

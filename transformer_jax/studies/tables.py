@@ -76,7 +76,7 @@ CHANGE_HEADS = ("paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS")
 
 
 def change_cells(certificate: Mapping[str, Any]) -> list[str]:
-    """Returns how far a change took effect, from a check_manipulation; see CHANGE_HEADS."""
+    """Returns a row under CHANGE_HEADS: how far a change took effect, by `check_manipulation`."""
     logits, gradient, rms = (spell(certificate[k], 3) for k in ("logits", "gradient", "input_rms"))
     return [f"{certificate['paired']:.1%}", logits, signed(certificate["loss"]), gradient, rms]
 

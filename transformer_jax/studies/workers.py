@@ -217,7 +217,7 @@ class Workers:
             (arm, seed), reason = next(iter(self.lost.items()))
             raise CellsLost(
                 f"{len(self.lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
-                "--retry tries them again; STATUS says why, and error.txt for a fault in code"
+                "--retry runs them again; STATUS has the reason, error.txt the traceback"
             )
 
     def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:

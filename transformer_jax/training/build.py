@@ -120,7 +120,7 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
 
 
 def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model.") -> dict:
-    """Returns field of a model -> value, and the stated options of the chosen variants.
+    """Returns values of a model's fields by name, with stated options of the chosen variants.
 
     `start` is the prefix of the keys in messages.
     """

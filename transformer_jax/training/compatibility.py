@@ -171,8 +171,8 @@ def _refuse_inseparable_objective(prepared: Any) -> None:
         parted = dataclasses.replace(objective, places=2).sums(*arguments)
     if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
         raise InvalidInput(
-            f"training.loss_chunk={objective.places}: the sums of objective.name={name} are not "
-            "those of its parts, e.g. because it draws random numbers; expected None"
+            f"training.loss_chunk={objective.places}: objective.name={name} cannot be computed in "
+            "chunks: their sums differ, e.g. because it draws random numbers; expected None"
         )
 
 

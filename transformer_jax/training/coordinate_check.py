@@ -63,7 +63,7 @@ def _at_width(config: ConfigDict, width: int) -> ConfigDict:
     if rest:
         raise ValueError(
             f"heads of model.head_dim={config.model.head_dim} grow in number, and model.num_heads="
-            f"{config.model.num_heads} times {width} / {config.model.width} is no integer"
+            f"{config.model.num_heads} times {width} / {config.model.width} is not an integer"
         )
     return changed(config, {"model.width": width, "model.num_heads": heads})
 

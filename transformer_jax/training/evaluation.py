@@ -1,4 +1,4 @@
-"""Evaluation of whole splits: every target once, sums first."""
+"""Evaluation of whole splits: every target is scored once, and means are taken at the end."""
 
 import functools
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
-    """Scores every target of a split (train, validation or test) once, by make_score's result.
+    """Scores every target of a split (train, validation or test) once with `score`, see make_score.
 
     `batch_size`, in examples, affects only speed.
     """

@@ -139,7 +139,7 @@ def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
 
 
 def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
-    """Returns changes that make a config's step need less memory: name -> key -> value."""
+    """Returns changes of options, by name, that make a config's step need less memory."""
     parts = 2 * config.training.accumulation
     remedies = _REMEDIES | {"the batch in parts": {"training.accumulation": parts}}
     is_short = config.data.length <= _CHUNK

@@ -166,7 +166,7 @@ class InChunks:
 
 
 def in_chunks(objective: Any, places: int | None) -> Any:
-    """Returns the objective in chunks of some positions, or unchanged if None."""
+    """Returns the objective in chunks of `places` positions, or unchanged if that is None."""
     return objective if places is None else InChunks(objective, places)
 
 

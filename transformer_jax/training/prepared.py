@@ -264,8 +264,8 @@ class Prepared:
         if predicts and is_own_mask and not getattr(self.model, "is_causal", lambda: True)():
             remarks.append(
                 f"model.mask={mask}: a token sees those after it, and targets are the next "
-                "inputs: the loss is no prediction; a mask written as a function hides them by "
-                "& past"
+                "inputs: the loss does not measure prediction; a mask written as a function hides "
+                "them by & past"
             )
         return tuple(remarks)
 

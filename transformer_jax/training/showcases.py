@@ -1,4 +1,4 @@
-"""Samples of a trained model by task, such as a text or translations, and scores of its output."""
+"""Sample outputs of a trained model for each task, such as texts, and scores of its output."""
 
 import functools
 import itertools

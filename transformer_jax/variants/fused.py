@@ -215,9 +215,9 @@ def _cudnn(
 ) -> Array:
     """[..., H, L, K], [..., G, M, K], [..., G, M, V] -> [..., H, L, V]."""
     if soft_cap is not None:
-        raise ValueError("scores have a soft cap")
+        raise ValueError("it supports no soft cap of the scores")
     if cuts_sequence() or cuts_heads_apart(query.shape[-3], key.shape[-3]):
-        raise ValueError("queries are cut over devices otherwise than keys")
+        raise ValueError("queries and keys are divided over devices differently")
     if mask is not None and mask.query.segment is not None:
         raise ValueError("there are documents or padding")
     before, after = _reach(mask)

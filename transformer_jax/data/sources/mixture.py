@@ -58,8 +58,8 @@ def mix(
         texts[source] = text
         if fingerprint(text.tokenizer) != fingerprint(first.tokenizer):
             raise InvalidInput(
-                f"data.mixture: {source}: shards of another tokenizer than that "
-                f"of {first.stream.name}\nmake them again with its tokenizer.json as --tokenizer"
+                f"data.mixture: {source}: its tokenizer differs from that of {first.stream.name}\n"
+                f"make its shards again with --tokenizer=FILE, {first.stream.name}'s tokenizer.json"
             )
     shares = {name: round(float(share), 3) for name, share in others.items()}
     shares = {first.stream.name: round(1 - sum(shares.values()), 3), **shares}

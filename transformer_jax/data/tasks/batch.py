@@ -84,7 +84,7 @@ class Task(Protocol):
         return {}
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns the UTF-8 bytes of each row's targets, [B] int64, or None if unknown."""
+        """Returns how many UTF-8 bytes each row's targets have, [B] int64, or None if unknown."""
         del batch
         return None
 
