@@ -58,6 +58,7 @@ def values_and_gradients(variant, given, mask):
     return [mixed, *gradients]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mask", "groups", "soft_cap"),
     [*((name, 2, None) for name in MASKS), ("causal", 4, 5.0), ("window, documents", 1, 5.0)],

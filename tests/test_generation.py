@@ -129,6 +129,7 @@ def test_all_wrong_options_in_one_report(model):
         generate(windowed_next_logits(model), jnp.zeros(2, int), 3_000_000_000, None, 6)
 
 
+@pytest.mark.thorough
 def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():
     """Under a prefix mask places look ahead, where nothing has been written yet."""
     model = small_decoder(mask="prefix", mask_options=FrozenDict({"length": 6}))

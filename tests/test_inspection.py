@@ -118,6 +118,7 @@ def test_weights_of_a_sigmoid_or_a_difference_are_no_distributions():
     assert head_similarity(opposite)[0, 1] == pytest.approx(0)
 
 
+@pytest.mark.thorough
 def test_inspect_names_what_stands_around_a_pair_and_gives_a_sigmoid_no_entropy(tmp_path):
     rows = "".join(f"red {n}\tred cat {n}\t{n % 2}\n" for n in range(60))
     (tmp_path / "pairs.tsv").write_text(f"text\ttext_pair\tlabel\n{rows}")

@@ -54,6 +54,7 @@ def test_another_ladder_is_another_workdir(tmp_path):
         begin_ladder(tmp_path, ladder_of("training.steps=12,48", design))
 
 
+@pytest.mark.thorough
 def test_a_ladder_with_an_impossible_rung_trains_nothing(tmp_path):
     flags = (f"--config={study_file(tmp_path)}", f"--workdir={tmp_path / 'l'}", "--seeds=2")
     refused(attempt("ablate", *flags, "--ladder=model.num_heads=1,3"), "model.num_heads=3")

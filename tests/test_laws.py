@@ -83,10 +83,18 @@ UNSEEN = {
 }
 
 
+# Less common variants are named by "module:Class" in their tables and imported when chosen.
+CORE = {
+    f"{family}={name}"
+    for family, mark in FAMILIES.items()
+    for name, entry in mark.entries().items()
+    if not isinstance(entry, str)
+}
+
+
 def _further(name):
-    """Every row has its laws in `make test`; combinations and templates in `make thorough`."""
-    is_row = name not in OTHERS and not name.startswith("template")
-    return [] if is_row else [pytest.mark.thorough]
+    """Core components have their laws in `make test`, everything else in `make thorough`."""
+    return [] if name in CORE else [pytest.mark.thorough]
 
 
 # Tests of a variant go to one process, which compiles its programs once.

@@ -99,6 +99,7 @@ def test_each_block_computes_what_its_type_says():
         np.testing.assert_allclose(made[0], streams[block + 1][0], rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_blocks_that_share_are_blocks_with_equal_parameters():
     shared, whole = Decoder.of(**SMALL, distinct_blocks=2), Decoder.of(**SMALL)
     params = drawn(shared)

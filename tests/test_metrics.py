@@ -412,6 +412,7 @@ def test_the_metric_of_a_study_is_measured_in_every_arm(folder):
             design(metric)
 
 
+@pytest.mark.thorough
 def test_a_cell_that_is_older_than_a_metric_is_measured_from_its_checkpoint(folder, plain):
     shutil.copytree(plain, folder / "run")
     cell = Cell("a", 0, folder / "run")

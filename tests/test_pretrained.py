@@ -282,6 +282,7 @@ def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, text, t
     refused(other, "tokens of another tokenizer")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "template", "begin", "source"),
     [("bart", "{begin} $A {end}", [7, 6], [6, 0, 1, 2, 7]), ("t5", "$A {end}", [5], [0, 1, 2, 7])],
