@@ -182,7 +182,7 @@ def test_linear_attention_equals_all_its_weights_in_float64(rule, chunk, query_k
 
 
 def with_gradients(given, *mixes):
-    """What each makes of some arrays, and the gradients of the sum of its squares."""
+    """The results of each for some arrays, and the gradients of the sum of their squares."""
 
     @jax.jit  # as a whole: operations would be compiled for each shape
     def both(given):

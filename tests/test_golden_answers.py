@@ -43,6 +43,11 @@ CASES = {
     "state_space": ("hybrid", {**_TINY, "model.depth": "4"}),
     "mup": ("tiny", {**_TINY, "model.parametrisation": "mup", "training.accumulation": "2"}),
 }
+# test_numerics.py pins a dozen configs in `make test`; `make thorough` has all of these too.
+NAMES = [
+    pytest.param(name, marks=[] if name in ("decoder", "vision") else [pytest.mark.thorough])
+    for name in CASES
+]
 
 
 @functools.cache
@@ -112,7 +117,7 @@ def part(answers, prefix):
     return {k.removeprefix(prefix): v for k, v in answers.items() if k.startswith(prefix)}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_losses_and_gradients_are_those_of_version_1(name):
     answers = stored(name)
     batches = part(answers, "batches/")
@@ -130,7 +135,7 @@ def test_losses_and_gradients_are_those_of_version_1(name):
     np.testing.assert_allclose(losses, answers["losses"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_initial_values_are_those_of_version_1(name):
     expected = part(stored(name), "initial/")
     values = drawn(name)
