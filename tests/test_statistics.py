@@ -24,7 +24,7 @@ def outcomes(values, diverged=()):
 
 
 def verdict(base, arm, margin=0.01, larger=True, level=0.05, family=None):
-    """Of scores by seed, or of outcomes."""
+    """The verdict for scores by seed, or for outcomes."""
     base, arm = (each if isinstance(each, dict) else outcomes(each) for each in (base, arm))
     (contrast,) = ours.compare(base, {"arm": arm}, margin, larger, level, family)
     return contrast
