@@ -138,7 +138,7 @@ class Try(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it ended as a part of the base."""
+        """Returns whether the change became part of the base."""
         return self.ended is not None and self.ended["outcome"] == KEPT
 
 
