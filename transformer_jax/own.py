@@ -110,7 +110,7 @@ def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -
 def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:
     """Returns the variant that a config chooses: an entry of a table, or user-defined code.
 
-    `key` is the option that chooses it; only the modules `allow` may be imported.
+    `key` is the option that chooses it; only the modules in `allow` may be imported.
 
     Raises:
       InvalidInput: The module is not allowed, does not exist, or has no such name.

@@ -175,7 +175,7 @@ def put_own(array: np.ndarray, whole: jax.ShapeDtypeStruct) -> Array:
     """Returns an array over the devices of all processes, each of which provides its own part.
 
     Args:
-      array: The rows of this process, see Sharding.rows_of_process, whole in all other dimensions.
+      array: The rows of this process (Sharding.rows_of_process), whole in all other dimensions.
       whole: Shape and sharding of the whole array.
     """
     return jax.make_array_from_process_local_data(whole.sharding, array, whole.shape)

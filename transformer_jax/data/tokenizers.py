@@ -190,7 +190,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_text(tokenizer: Tokenizer) -> str:
-    """Returns a tokenizer as JSON for load_tokenizer; its kind may be a user-defined class."""
+    """Returns a tokenizer as JSON for load_tokenizer; its class may be user-defined."""
     state, kind = tokenizer.to_json(), type(tokenizer)
     if state.get("kind") not in _KINDS:
         state = {"kind": f"{kind.__module__}:{kind.__name__}", "state": state}

@@ -92,7 +92,7 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
 
 
 def factory(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory:
-    """Returns a factory of the variant that an option names, with its options and arguments."""
+    """Returns a factory of the variant that the option `family` names, with its own options."""
     return functools.partial(variant(options, family), **arguments, **own_options(options, family))
 
 

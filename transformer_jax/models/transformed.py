@@ -20,7 +20,7 @@ def rematerialised(make: ModuleFactory, policy: Any, prevent_cse: bool) -> Modul
 
 
 def with_params(make: ModuleFactory, params: Any) -> ModuleFactory:
-    """Returns a factory of blocks with the parameters of another block."""
+    """Returns a factory of blocks that use `params`, those of an earlier block."""
     assert isinstance(make, functools.partial)
     block = nn.map_variables(make.func, "params", trans_in_fn=lambda _: {"params": params})
     return functools.partial(block, *make.args, **make.keywords)

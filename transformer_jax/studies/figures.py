@@ -93,7 +93,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
 def curves_figure(
     curves: Mapping[str, Mapping[str, Sequence]], label: str, floor: float | None = None
 ) -> Figure:
-    """Returns a figure of the curves of curves_of, and of the best possible loss `floor`."""
+    """Returns a figure of the curves from curves_of, with the best possible loss `floor`."""
     figure, axes = _axes(4)
     for index, (arm, band) in enumerate(curves.items()):
         _plot_band(axes, band["step"], band, index, arm)

@@ -137,7 +137,7 @@ def computed_otherwise(
 def among(
     runs: Sequence[RunFacts], differences: Callable[..., list[str]], *arguments: Any
 ) -> list[str]:
-    """Returns the facts in which some run differs from the first, each once."""
+    """Returns, without repetition, the differences between the first run and the others."""
     pairs = (differences(run, runs[0], *arguments) for run in runs[1:])
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 

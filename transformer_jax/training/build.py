@@ -71,7 +71,7 @@ def make_task(
     allow: Collection[str] = (),
     **changes: Any,
 ) -> Task:
-    """Reads the data that a config names.
+    """Returns the task of a config, with its data read.
 
     Args: As in prepared.prepare; `changes` replace arguments of the task, e.g. stride.
 

@@ -72,7 +72,7 @@ def refuse_task(config: ConfigDict, task: Task) -> None:
 
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
-    """Returns KEY=MODULE:NAME of the user-defined parts of a model and its inputs."""
+    """Returns KEY=MODULE:NAME for each user-defined part of a model and its inputs."""
     choices = own_choices_of(flatten(config))
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 

@@ -489,7 +489,7 @@ class Member:
             np.savez_compressed(directory.file("sequences.npz"), **sequences)
 
     def _call_hooks(self) -> dict[str, float]:
-        """Calls the config's hooks, which may change the state; returns their numbers."""
+        """Calls the config's hooks, which may change the state; returns the numbers they report."""
         names = self.config.hooks.functions
         if not names:
             return {}

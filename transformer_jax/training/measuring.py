@@ -124,7 +124,7 @@ def try_metrics(
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is one real number, including jax's types."""
+    """Returns whether a value is one real number of Python, numpy or jax."""
     dtype = np.asarray(value).dtype
     return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
 

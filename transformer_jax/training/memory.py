@@ -75,7 +75,7 @@ def peak_bytes(compiled: Any, platform: str) -> int:
 
 
 def bytes_refused(error: Exception) -> int | None:
-    """Returns the bytes of main memory that a compiler required when it failed.
+    """Returns how many bytes of main memory a compiler required when it failed.
 
     0 if it did not say how many; None if it failed for a different reason.
     """

@@ -308,7 +308,7 @@ class Prepared:
 
     @functools.cached_property
     def count_of_update(self) -> int:
-        """Number of tokens or examples of an update, see Task.counted."""
+        """Number of tokens or examples in an update; see Task.counted."""
         return count_of_batch(self.task.batch(0, 0), self.task.counted)
 
     @functools.cached_property

@@ -147,7 +147,7 @@ def show_confusions(run: Run, task: "Classification") -> str:
 
 
 def show_guesses(run: Run, task: Task) -> str:
-    """Returns the likeliest and the true answers to some examples of the test split."""
+    """Returns the likeliest and the true answers for some examples of the test split."""
     batch, logits = next(_test_batches(run, task, _SHOWN))
     names = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 

@@ -65,7 +65,7 @@ def start_from(
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Returns parameters with the stored arrays of the same paths, and a remark.
+    """Returns parameters with the stored arrays at the same paths, and a line about them.
 
     Arrays of equal shapes may belong to different computations: four heads or two, norms before or
     after. So fields that do not show in shapes must be equal too.

@@ -92,7 +92,7 @@ def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | No
 
 
 def document_starts(segment: Array) -> Array:
-    """Returns where a document begins after another one, [..., L] int -> [..., L] bool."""
+    """Marks the first token of each document but the first: [..., L] int -> [..., L] bool."""
     return segment != jnp.concatenate([segment[..., :1], segment[..., :-1]], axis=-1)
 
 
