@@ -99,6 +99,7 @@ def task_of(files, mixture, **changes):
     return make_task(config_of(files, mixture, **changes))
 
 
+@pytest.mark.thorough
 def test_a_run_of_a_mixture_scores_one_source_alone_and_knows_its_texts(files, tmp_path):
     config = config_of(files, f"{files}/a.txt=0.25", training__steps=12)
     run = tmp_path / "run"

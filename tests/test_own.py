@@ -307,6 +307,7 @@ def test_options_of_a_user_defined_architecture_are_checked(net, key, value, wor
 POOLING = (ROOT / "tests" / "own_components" / "pooling.py").read_text()
 
 
+@pytest.mark.thorough
 def test_a_pooling_of_ones_own_does_not_see_padding(empty):
     (empty / "own_pool.py").write_text(POOLING)
     (empty / "own_last.py").write_text(

@@ -102,6 +102,7 @@ def test_another_budget_is_another_question(root):
     assert (found["level"], found["asked_before"]) == (0.025, [])
 
 
+@pytest.mark.thorough
 def test_a_chosen_arm_is_judged_as_one_of_those_that_it_was_chosen_of(root):
     """The best of two arms, asked again alone, keeps the family of two."""
     (root / "register.jsonl").unlink()

@@ -93,7 +93,7 @@ def assert_same(name, scan, **fields):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.xdist_group(name), *[pytest.mark.thorough] * (n > 1)])
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *[pytest.mark.thorough] * (n > 0)])
         for n, name in enumerate(MODELS)
     ],
 )
@@ -135,6 +135,7 @@ def temporaries(depth, scan=False, **fields):
     return program.lower(params).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("numbers of the depth")
 def test_memory_stops_growing_with_the_depth():
     """Nothing but the blocks' inputs is kept: 16 x 64 x 8 floats each, and what a loop adds."""

@@ -205,6 +205,7 @@ def on_eight(*cases):
     return {one["case"]: one for one in told}, said
 
 
+@pytest.mark.thorough
 def test_eight_devices_give_what_one_gives():
     told, said = on_eight("mixed")
     holds(told["mixed"])
