@@ -1,6 +1,6 @@
-"""Pretrained weights: Hugging Face models in and out.
+"""Pretrained weights: import from and export to Hugging Face.
 
-Flax NNX needs no code of ours: `flax.nnx.bridge.ToNNX(module, rngs=...)` takes these
+Flax NNX needs no code from this package: `flax.nnx.bridge.ToNNX(module, rngs=...)` takes these
 modules unchanged (docs/own-loop.md has a tested example).
 """
 

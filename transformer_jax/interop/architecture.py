@@ -1,4 +1,4 @@
-"""Architectures of transformers: their settings and arrays, and the matching ones of ours."""
+"""Architectures of Hugging Face transformers (theirs), matched to models of this package (ours)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ _OF_LLAMA3 = (
     ("low_freq_factor", "low_freq_factor", float),
     ("high_freq_factor", "high_freq_factor", float),
 )
-# Our field -> what most of their classes call it in config.json.
+# Our field -> its name in config.json for most of their classes.
 NAMES = {
     "width": "hidden_size",
     "depth": "num_hidden_layers",
@@ -41,23 +41,23 @@ _OPTIONAL_SIZES = ("mlp_dim", "head_dim", "num_kv_heads")
 
 
 class Architecture(NamedTuple):
-    """One class of transformers, with conversions.
+    """One model class of Hugging Face transformers, with conversions.
 
     Attributes:
       model: Our class.
-      model_type: Their name of the architecture.
-      names: Our field -> their name in config.json, for what both have alike.
-      fields: Function from their settings to our further fields.
-      settings: Function from our model to their further settings.
+      model_type: Their name for the architecture.
+      names: Their name in config.json by our field, for values that are the same in both.
+      fields: Function from their settings to our other fields.
+      settings: Function from our model to their other settings.
       table: Function from our model to the names and layouts of all arrays.
-      prefix: Prefix of their names of the body, in a model with a head.
-      heads: Prefix of their names outside the body.
-      defaults: Values of their settings that a file may leave out.
-      required: Values of their settings that our model has built in.
-      not_read: Names that our model does not use; * stands for any part.
-      tied: Copy -> name of the array that it must equal.
-      renames: Parts of names in their objects -> in their files.
-      sides: Their name for the encoder -> for the decoder, of what our model has once.
+      prefix: Prefix of their array names in the body, in a model with a head.
+      heads: Prefixes of their array names outside the body.
+      defaults: Default values of settings that their file may leave out.
+      required: Values that their settings must have, since our model has them built in.
+      not_read: Names of arrays that our model does not use; * stands for any part.
+      tied: Name of the array that a copy must equal, by name of the copy.
+      renames: Replacement of a part of an array's name, by regular expression.
+      sides: Decoder's setting by encoder's setting, for settings that our model has only once.
     """
 
     model: Any
@@ -101,7 +101,7 @@ class Architecture(NamedTuple):
         return {"model_type": self.model_type, **described, **self.settings(model)}
 
     def entries(self, model: Described) -> list[Entry]:
-        """Returns the layout of all arrays of a model."""
+        """Returns the entries of all arrays of a model."""
         return entries_of(self.table(model), model.depth, model.use_bias)
 
 
@@ -117,7 +117,11 @@ def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
 
 
 def with_sizes(model: Any) -> Any:
-    """Returns a model made from settings; raises ValueError if a size is not an integer."""
+    """Returns the model if its sizes are valid.
+
+    Raises:
+      ValueError: A size is not an integer >= 1, or norm_epsilon is not a number.
+    """
     described = Described(model)
     for name in (*_SIZES, *_OPTIONAL_SIZES):
         size = getattr(described, name, 1)
@@ -131,9 +135,9 @@ def with_sizes(model: Any) -> Any:
 
 
 def _our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of our model that their config has under these names.
+    """Returns the fields of our model that their config states under these names.
 
-    The rates of dropout may be missing: no dropout, and the same for attention weights.
+    A missing dropout rate means 0; a missing rate for attention weights means the same rate.
     """
     missing = {"dropout_rate": 0.0, "attention_dropout_rate": None}
     fields = {
@@ -167,24 +171,24 @@ def in_effect(model: Described, field: str) -> Any:
 
 
 def output_layer(model: Described) -> Table:
-    """Returns the output layer of a language model, if it is not the embedding."""
+    """Returns the table of a language model's output layer; {} if it is the embedding."""
     return {} if model.tie_embeddings else {"output/kernel": ("lm_head.weight", TRANSPOSED)}
 
 
 def labels_of(count: int | None) -> dict[str, Any]:
-    """Returns their settings for a number of classes, which name them; {} without classes."""
+    """Returns their settings that name a number of classes; {} without classes."""
     names = {str(number): f"LABEL_{number}" for number in range(count or 0)}
     labels = {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}
     return labels if names else {}
 
 
 def num_labels(settings: Settings) -> int:
-    """Returns the number of classes in their config; 2 if it does not name them."""
+    """Returns the number of classes in their config; 2 if it names none."""
     return len(settings.get("id2label") or {0: "", 1: ""})
 
 
 def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
-    """Returns the options of our rotary positions for their settings, in old or new files.
+    """Returns the options of our rotary positions for their settings, from old or new files.
 
     A `partial` rotation may leave out a fraction of the features.
     """
@@ -213,7 +217,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
 
 
 def rotation_settings(model: Any) -> dict[str, Any]:
-    """Returns their settings (transformers 5) of our rotary positions."""
+    """Returns their settings (transformers 5) for our rotary positions; {} for other positions."""
     if model.position != "rotary":
         return {}
     options = options_in_effect(model.options, "position")

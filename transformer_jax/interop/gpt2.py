@@ -19,7 +19,7 @@ _TABLE: Table = {
     "token_embedding": "wte",
     "positions": "wpe",
     "block_#/attention_norm": "h.#.ln_1",
-    # GPT-2's Conv1D keeps [in, out], as we do.
+    # GPT-2's Conv1D keeps [in, out], as our kernels do.
     "block_#/attention/query+key+value": ("h.#.attn.c_attn", SAME),
     "block_#/attention/out": ("h.#.attn.c_proj", SAME),
     "block_#/feed_forward_norm": "h.#.ln_2",

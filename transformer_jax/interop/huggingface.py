@@ -1,4 +1,4 @@
-"""Hugging Face weights in and out, for the architectures in ARCHITECTURES."""
+"""Import and export of Hugging Face weights, for the architectures in ARCHITECTURES."""
 
 import dataclasses
 import fnmatch
@@ -21,7 +21,7 @@ from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 
-# Class of transformers -> its conversions.
+# Class of Hugging Face transformers -> its conversions.
 ARCHITECTURES = {
     **gpt2.ROWS,
     **llama.ROWS,
@@ -32,7 +32,7 @@ ARCHITECTURES = {
     **vit.ROWS,
     **bart.ROWS,
 }
-# Fields that affect training or speed, and not what a model computes.
+# Fields that affect training or speed, but not what a model computes.
 _OF_TRAINING = (
     *("dropout_rate", "attention_dropout_rate", "stochastic_depth", "init_std"),
     *("initialisation", "initialisation_options", "dtype", "scan_layers", "remat"),
@@ -41,36 +41,36 @@ _OF_TRAINING = (
 
 
 class Pretrained(NamedTuple):
-    """A Linen module and its parameters, float32 (float64 if theirs are and jax has it enabled)."""
+    """A Linen module and its parameters, float32 (float64 if theirs are and jax enables it)."""
 
     model: Any
     params: Any
 
 
 class Exported(NamedTuple):
-    """Content of config.json, and our weights by their names."""
+    """Content of config.json, and our weights under their names."""
 
     config: dict[str, Any]
     state: dict[str, np.ndarray]
 
 
 def from_huggingface(model_or_path: Any) -> Pretrained:
-    """Loads weights of Hugging Face transformers.
+    """Returns a model with weights from Hugging Face transformers.
 
     Args:
       model_or_path: A folder with config.json and model.safetensors (one or several files), a model
-        object of transformers, or a repository of the hub, OWNER/NAME (needs the package
+        object of transformers, or a repository on the hub, OWNER/NAME (needs the package
         huggingface_hub and the network).
     Returns:
-      The model and its parameters. GPT2Model, GPT2LMHeadModel and LlamaForCausalLM, Mistral...,
-      Qwen3..., Gemma3..., GPTNeoX..., BloomForCausalLM become a Decoder; BertModel,
-      BertForMaskedLM, BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
+      The model and its parameters. GPT2Model, GPT2LMHeadModel, and the ForCausalLM classes of
+      Llama, Mistral, Qwen3, Gemma3, GPTNeoX and Bloom become a Decoder; BertModel, BertForMaskedLM,
+      BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
       ViTForImageClassification a VisionTransformer; BartForConditionalGeneration and
       T5ForConditionalGeneration an EncoderDecoder. Bodies without a head return hidden vectors; a
       BertModel's pooler is not used.
     Raises:
       InvalidInput: The architecture or an option is not supported, or arrays are missing,
-        unknown or of a wrong shape; the message lists them.
+        unknown or of the wrong shape; the message lists them.
     """
     if hasattr(model_or_path, "state_dict"):
         origin = type(model_or_path).__name__
@@ -98,7 +98,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
 
 
 def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
-    """Returns the architecture named by a config.json, and our model for it, without weights.
+    """Returns the name of the architecture in a config.json, and our model without weights.
 
     Raises:
       InvalidInput: The architecture or an option is not supported; the message begins with
@@ -129,7 +129,7 @@ def to_huggingface(
 ) -> Exported:
     """Returns our parameters with the names and layouts of Hugging Face transformers.
 
-    If only a model with biases or types of text fits, those are written as zeros.
+    If only an architecture with biases or text types fits, these are written as zeros.
 
     Args:
       model: A Decoder, Encoder, VisionTransformer or EncoderDecoder that one of their
@@ -140,8 +140,8 @@ def to_huggingface(
       architecture: A name in ARCHITECTURES; if None, the one with the model's head.
       settings: Entries of config.json to add or replace, e.g. eos_token_id.
     Raises:
-      InvalidInput: No architecture of theirs computes this model; the message names the
-        differing fields. Or the folder contains other weights.
+      InvalidInput: None of their architectures computes this model, and the message names the
+        differing fields; or the folder already contains config.json or weights.
     """
     name, larger = _architecture_of(model, architecture)
     row, described = ARCHITECTURES[name], Described(larger)
@@ -172,7 +172,7 @@ def to_huggingface(
 
 
 def _numbers(tensor: Any) -> np.ndarray:
-    """Returns a torch tensor as numpy; half precision, which numpy lacks, becomes float32."""
+    """Returns a torch tensor as a numpy array; floats below 32 bits become float32."""
     is_half = tensor.is_floating_point() and tensor.element_size() < 4
     return (tensor.float() if is_half else tensor).detach().cpu().numpy()
 
@@ -184,9 +184,9 @@ def _plain_names(
     origin: str,
     is_tied: bool | None,
 ) -> dict[str, np.ndarray]:
-    """Removes prefixes, copies and unused names from their state, and renames arrays.
+    """Returns their state without prefixes, copies and unused arrays, with arrays renamed.
 
-    A tied copy that a file leaves out is added if our model has it separately.
+    A tied copy that a file leaves out is added if our model has it as a separate array.
     """
     plain = {}
     for name, array in state.items():
@@ -229,7 +229,7 @@ def _shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
 def _refuse_shapes(model: Any, flat: Mapping[str, jax.Array], origin: str) -> None:
     try:
         expected = _shapes_of(model)
-    except (TypeError, ValueError) as error:  # sizes that our modules do not take
+    except (TypeError, ValueError) as error:  # sizes that our modules do not accept
         raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
         f"  {path}: {flat[path].shape}, expected {shape}" if path in flat else f"  {path}: missing"
@@ -241,10 +241,10 @@ def _refuse_shapes(model: Any, flat: Mapping[str, jax.Array], origin: str) -> No
 
 
 def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
-    """Returns the first architecture that makes an equal model from its own description.
+    """Returns the first architecture whose description of the model gives an equal model again.
 
     Returns:
-      Its name, and the model, with biases or types of text if it has none and theirs need them.
+      Its name; and the model, with biases or text types added if only theirs have them.
     Raises:
       InvalidInput: No architecture fits.
     """
@@ -266,7 +266,7 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
         for name in fitting:
             try:
                 different = _different(made, ARCHITECTURES[name])
-            except InvalidInput as error:  # a value that this architecture has no word for
+            except InvalidInput as error:  # a value that this architecture has no name for
                 refused = refused or error
                 continue
             if not different:
@@ -282,14 +282,14 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
 
 
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
-    """Returns the fields that change in an export and import: before, and after."""
+    """Returns the values, before and after, of the fields that an export and import change."""
     exported = row.make(row.describe(Described(model)))
     before, after = Described(model), Described(exported)
     has_types = bool(model.options.layers or exported.options.layers)
     apart = ("layers", "layer_types", "options", *(LAYER_FIELDS if has_types else ()))
     names = [f.name for kind in (exported, exported.options) for f in dataclasses.fields(kind)]
     different = _compared(before, after, [name for name in names if name not in apart])
-    if has_types:  # of the blocks the first that differs
+    if has_types:  # only the first block that differs
         pairs = zip(before.layers(), after.layers(), strict=False)
         for number, ((_, one), (_, other)) in enumerate(pairs):
             if in_block := _compared(one, other, LAYER_FIELDS):
@@ -322,7 +322,7 @@ def _resolved(model: Described, field: str) -> Any:
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of all files of the weights; half precision becomes float32."""
+    """Returns the arrays of all weight files, by name; floats below 32 bits become float32."""
     load_file = _safetensors().load_file
     files = _files_of(folder)
     if not files:
@@ -340,7 +340,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Returns the files of the weights, by the index if there is one."""
+    """Returns the weight files; those in the index, if there is one."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         whole = folder / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Array layouts of ours and theirs: pairs of inverse functions on numpy arrays."""
+"""Array layouts of this package (ours) and Hugging Face (theirs): pairs of inverse functions."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ Convert = Callable[[np.ndarray], np.ndarray]
 
 
 class Layout(NamedTuple):
-    """A change of layout and its inverse."""
+    """A change of layout of a numpy array, and its inverse."""
 
     to_ours: Convert
     to_theirs: Convert
@@ -20,13 +20,13 @@ TRANSPOSED = Layout(np.transpose, np.transpose)  # torch.nn.Linear keeps [out, i
 
 
 def leading_ones(count: int) -> Layout:
-    """Returns the layout for an array of theirs with `count` more leading axes, of size 1."""
+    """Returns the layout if their array has `count` additional leading axes of size 1."""
     axes = tuple(range(count))
     return Layout(lambda array: np.squeeze(array, axes), lambda array: np.expand_dims(array, axes))
 
 
 def rows_from(first: int) -> Layout:
-    """Returns the layout for an array of theirs with `first` unused leading rows, written as 0."""
+    """Returns the layout if their array has `first` unused leading rows, which are written as 0."""
     return Layout(
         lambda array: array[first:],
         lambda array: np.concatenate([np.zeros_like(array[:1]).repeat(first, 0), array]),
@@ -34,7 +34,7 @@ def rows_from(first: int) -> Layout:
 
 
 def patches(patch_size: int, channels: int) -> Layout:
-    """Returns the layout for a convolution [D, C, p, p]; ours maps flat patches, [p * p * C, D]."""
+    """Returns the layout for a convolution [D, C, p, p]; ours for flat patches, [p * p * C, D]."""
     shape = (patch_size, patch_size, channels, -1)
     return Layout(
         lambda array: array.transpose(2, 3, 1, 0).reshape(-1, array.shape[0]),
@@ -43,7 +43,7 @@ def patches(patch_size: int, channels: int) -> Layout:
 
 
 def interleaved_heads(num_heads: int) -> Layout:
-    """Returns the layout for [H * 3 * K, D], query, key and value per head; ours is [D, 3 * H * K].
+    """Returns the layout for [H * 3 * K, D], a query, key, value per head; ours is [D, 3 * H * K].
 
     Biases have the same layouts without D.
     """
@@ -62,7 +62,7 @@ def interleaved_heads(num_heads: int) -> Layout:
 class Entry(NamedTuple):
     """An array in our parameters and in their file.
 
-    Several parameters of ours are concatenated along the last axis.
+    If it is several parameters of ours, they are concatenated along the last axis.
     """
 
     our_paths: tuple[str, ...]
@@ -72,13 +72,13 @@ class Entry(NamedTuple):
 
 # Our path -> their name, and the layout unless it is the usual one. A path ends with a parameter
 # or, more often, with a module, which stands for all its parameters; their name then lacks .weight
-# and .bias. # stands for the number of a block; modules joined by + are concatenated in theirs.
+# and .bias. # stands for the number of a block; modules joined by + are one array of theirs.
 Table = dict[str, str | tuple[str, Layout]]
 _PARAMETERS = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
 
 def within(our_prefix: str, their_prefix: str, table: Table) -> Table:
-    """Returns a table with a prefix before each path of ours and each name of theirs."""
+    """Returns the table with the given prefixes before our paths and before their names."""
     return {
         f"{our_prefix}/{path}": f"{their_prefix}.{theirs}"
         if isinstance(theirs, str)
@@ -88,7 +88,7 @@ def within(our_prefix: str, their_prefix: str, table: Table) -> Table:
 
 
 def entries_of(table: Table, depth: int, has_bias: bool) -> list[Entry]:
-    """Returns all arrays of a table, for affine maps and norms with or without a bias."""
+    """Returns the entries of all arrays of a table; affine maps and norms may have a bias."""
     entries = []
     for our_path, theirs in table.items():
         their_name, layout = (theirs, None) if isinstance(theirs, str) else theirs

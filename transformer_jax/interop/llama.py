@@ -26,7 +26,7 @@ _NAMES = NAMES_OF_TEXT | {
 
 
 def llama_fields(settings: Settings) -> dict[str, Any]:
-    """Returns the fields of a Decoder that Llama and similar models fix, and their rotation."""
+    """Returns the fields of a Decoder that Llama and similar models fix, with their rotation."""
     return {
         "position": "rotary",
         "position_options": rotation_of(settings),
@@ -38,7 +38,7 @@ def llama_fields(settings: Settings) -> dict[str, Any]:
 
 
 def llama_settings(model: Decoder) -> dict[str, Any]:
-    """Returns their settings for a Decoder, besides NAMES."""
+    """Returns their settings for a Decoder, besides those in NAMES."""
     return {
         "attention_bias": False,
         "mlp_bias": False,
@@ -69,7 +69,7 @@ QUERY_KEY_NORMS: Table = {
 
 
 def llama_table(model: Decoder, norms: Table) -> Table:
-    """Returns the arrays of a model with Llama's kernels and the given norms in each block."""
+    """Returns the table of a model with Llama's kernels and the given norms in each block."""
     block: Table = {
         "attention/query": "self_attn.q_proj",
         "attention/key": "self_attn.k_proj",

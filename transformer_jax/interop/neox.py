@@ -114,7 +114,7 @@ ROWS = {
         _bloom_table,
         prefix="transformer.",
         heads=("lm_head.",),
-        # BLOOM stores no length: the one that it was trained on.
+        # BLOOM's files store no length; this is the length that it was trained on.
         defaults={"seq_length": 2048},
         required={"apply_residual_connection_post_layernorm": False, "tie_word_embeddings": True},
         tied={"lm_head.weight": "word_embeddings.weight"},

@@ -1,7 +1,7 @@
 """T5 as an EncoderDecoder, and its encoder alone: Raffel et al. 2020, arXiv:1910.10683.
 
 In version 1.0 the output layer is the embedding, and logits are divided by sqrt(width). In version
-1.1, Flan-T5's, the output layer has parameters of its own and nothing is divided.
+1.1, also used by Flan-T5, the output layer has its own parameters, and logits are not divided.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ _NAMES = {
 
 
 def _fields(settings: Settings) -> dict[str, Any]:
-    projection = settings.get("feed_forward_proj", "relu")  # 1.0's files do not say it
+    projection = settings.get("feed_forward_proj", "relu")  # version 1.0's files leave it out
     feed_forward, activation = entry_for(_FEED_FORWARDS, "feed_forward_proj", projection)
     implied = {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
     their_activation = settings.get("dense_act_fn", implied)  # transformers uses this one
@@ -57,7 +57,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _t5_fields(settings: Settings) -> dict[str, Any]:
-    # Files of transformers 5 say of every T5 that it is tied, and here which version it is.
+    # Files of transformers 5 state that every T5 is tied; scale_decoder_outputs tells the version.
     is_first = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
     return {
         **_fields(settings),
@@ -128,7 +128,7 @@ _ENCODER = Architecture(
     _settings,
     lambda model: {"token_embedding": "shared", **_side(model, "encoder", "")},
     prefix="",
-    defaults={"n_positions": 512},  # T5 stores none: the length that it was trained on
+    defaults={"n_positions": 512},  # T5's files store none; it was trained on this length
     tied={f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")},
 )
 
@@ -140,7 +140,7 @@ ROWS = {
         settings=_t5_settings,
         table=_t5_table,
         required={"is_encoder_decoder": True},
-        # Of old files: a table that cross-attention has and never reads.
+        # In old files: a table that cross-attention has but never reads.
         not_read=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
         tied={**_ENCODER.tied, "lm_head.weight": "shared.weight"},
         sides={"num_layers": "num_decoder_layers"},

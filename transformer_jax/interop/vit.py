@@ -28,7 +28,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _sides(settings: Settings, name: str) -> tuple[int, int]:
-    """Returns height and width, which the config has as one number or two."""
+    """Returns height and width, which the config gives as one number or as two."""
     value = settings[name]
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
@@ -78,7 +78,7 @@ _VIT = Architecture(
     heads=("classifier.",),
     required={"qkv_bias": True},
     not_read=("pooler.*",),
-    renames={  # transformers 5 renames in memory what its files keep
+    renames={  # transformers 5 uses different names in memory than in files
         r"^layers\.(\d+)\.": r"encoder.layer.\1.",
         r"\.attention\.q_proj\.": ".attention.attention.query.",
         r"\.attention\.k_proj\.": ".attention.attention.key.",

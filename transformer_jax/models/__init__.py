@@ -1,4 +1,4 @@
-"""Whole models. MODELS names them for configs."""
+"""Complete models, listed in MODELS under their names in configs."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ MODELS = {
     "recurrent_decoder": f"{_HERE}.recurrent:RecurrentDecoder",
     "recurrent_encoder": f"{_HERE}.recurrent:RecurrentEncoder",
 }
-"""Architectures by name: "module:Class" that is imported when it is chosen."""
+"""Architectures by name, each as a "module:Class" that is imported when it is chosen."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a model when it is first used: `from transformer_jax.models import Decoder`."""
+    """Returns a model, imported on first use: `from transformer_jax.models import Decoder`."""
     for place in MODELS.values():
         if place.endswith(f":{name}"):
             return imported(place)

@@ -16,10 +16,10 @@ class Decoder(Transformer):
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3.
 
     Attributes:
-      options: Options of the stack, see Transformer.
-      vocab_size: Tokens, V.
-      max_length: Longest input, L; a longer one is refused.
-      tie_embeddings: Whether the output layer is the token embedding.
+      options: Options of the stack; see Transformer.
+      vocab_size: Number of tokens in the vocabulary, V.
+      max_length: Largest input length, L; longer inputs are refused.
+      tie_embeddings: Whether the output layer reuses the token embedding.
       scale_embeddings: Whether embeddings are multiplied by sqrt(width), as in Gemma.
     """
 
@@ -29,10 +29,10 @@ class Decoder(Transformer):
     scale_embeddings: Switch = False
 
     def setup(self) -> None:
-        """Creates embedding, stack and output layer."""
+        """Creates the embedding, the stack and the output layer."""
         self.token_embedding = self.make_embedding(self.vocab_size)
         self.stack = Stack(self.options, causal=True, max_length=self.max_length)
-        nn.share_scope(self, self.stack)  # blocks are parameters of the decoder itself
+        nn.share_scope(self, self.stack)  # the decoder itself holds the blocks' parameters
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
 
@@ -45,19 +45,19 @@ class Decoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of each next token.
+        """Returns the next-token logits, or hidden vectors, at every position.
 
         Args:
           tokens: [..., L] int.
           segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
             not see each other.
           positions: [..., L] int, each token's position in its document; 0 .. L-1 if None.
-          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
+          train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
+          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
-          ValueError: The input is longer than max_length, or a shape or a name is wrong.
+          ValueError: The input is longer than max_length, or a shape or a variant's name is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
         embedded_LD = self.token_embedding(tokens)
@@ -67,7 +67,7 @@ class Decoder(Transformer):
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of all or some positions of `hidden`: [..., D] -> [..., V]."""
+        """Returns the logits for hidden vectors of any positions: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
         return site(self, "logits", read_out(self.scale_for_logits(hidden)))
 

@@ -1,4 +1,4 @@
-"""Normal form of model options, in which two models can be compared."""
+"""Normal form of model options, for comparing two models."""
 
 import inspect
 from typing import Any
@@ -8,21 +8,21 @@ from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import block_specs, own_options, variant
 from transformer_jax.options import Initial
 
-# Variants of attention that compute the numbers of softmax in another way, and options that say how
-# something is computed and not what.
+# Attention variants that compute the numbers of softmax in a different way, and options that affect
+# how something is computed, but not the result.
 _LIKE_SOFTMAX = ("fused", "local", "chunked")
 _HOW = ("interpret", "computed", "block", "chunk")
 
 
 class Described:
-    """A model whose options are its attributes, e.g. `norm_epsilon`."""
+    """View of a model that has the options as attributes, e.g. `norm_epsilon`."""
 
     def __init__(self, model: Any, options: ModelOptions | None = None) -> None:
-        """Takes a model, and optionally the options of one layer type."""
+        """Wraps a model, optionally with the options of one of its layer types."""
         self.model, self.options = model, model.options if options is None else options
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an option of the model, or another attribute."""
+        """Returns an option of the model or, for other names, an attribute of the model."""
         if name == "norm_epsilon":
             return options_in_effect(self.options, "norm").get("epsilon", 1e-5)
         if name in ModelOptions.__dataclass_fields__:
@@ -30,22 +30,23 @@ class Described:
         return getattr(self.model, name)
 
     def layers(self) -> list[tuple[str, "Described"]]:
-        """Returns letter and description of each block."""
+        """Returns the letter of the layer type and a description, for each block."""
         return [
             (spec.letter, Described(self.model, spec.options)) for spec in block_specs(self.options)
         ]
 
 
 def attention_in_effect(options: ModelOptions) -> Any:
-    """Returns a model's variant of attention, or an equivalent one."""
+    """Returns a model's variant of attention; "softmax" for variants that compute the same."""
     chosen = options.attention
     return "softmax" if chosen in _LIKE_SOFTMAX else chosen
 
 
 def options_in_effect(options: ModelOptions, family: str) -> dict[str, Any]:
-    """Returns the options of a model's variant with their defaults, except those of initial values.
+    """Returns the options of the variant chosen from a family, by name, including defaults.
 
-    Two models that compute the same from the same parameters have the same options.
+    Options of initial values, and those that do not change the result, are left out: two models
+    that compute the same from the same parameters have the same options.
     """
     chosen = variant(options, family)
     if chosen is None:
@@ -54,7 +55,7 @@ def options_in_effect(options: ModelOptions, family: str) -> dict[str, Any]:
     parameters = inspect.signature(chosen).parameters
     found = {name: parameters[name].default for name in declared}
     found |= own_options(options, family)
-    # A user-defined variant may mean something else by these names.
+    # In a user-defined variant, these names can have a different meaning.
     how = _HOW if isinstance(getattr(options, family), str) else ()
     if getattr(options, family) == "chunked":
         how = (*how, "size")

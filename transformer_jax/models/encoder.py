@@ -18,21 +18,21 @@ from transformer_jax.sites import site
 class Encoder(Transformer, kw_only=True):
     """A bidirectional encoder with a head, by default with BERT's architecture.
 
-    Devlin et al. 2019, arXiv:1810.04805, section 3. It reads tokens, or vectors through a linear
-    projection (time series, features); then `vocab_size` is None and `num_features` given. The
-    output depends on `num_classes`.
+    Devlin et al. 2019, arXiv:1810.04805, section 3. It reads tokens, or vectors (time series,
+    features) through a linear projection; for vectors, `vocab_size` is None and `num_features` is
+    given. The output depends on `num_classes`.
 
     Attributes:
-      options: Options of the stack, see Transformer.
-      vocab_size: Tokens, V; None if the inputs are vectors.
-      num_features: Features of an input vector, F; None if the inputs are tokens.
-      max_length: Longest input, L; a longer one is refused.
-      num_classes: None for logits of the token at each position (masked language modelling),
-        0 for hidden vectors, C > 0 for logits of C classes of the whole input.
-      num_types: Number of text types in one input, e.g. BERT's two sentences, or 0.
-      pooling: A name in POOLINGS. `class_token` takes the first token's vector through BERT's
-        tanh layer, and puts a learned vector in front of inputs that are vectors; `mean` and
-        `max` are over all tokens.
+      options: Options of the stack; see Transformer.
+      vocab_size: Number of tokens in the vocabulary, V; None if the inputs are vectors.
+      num_features: Number of features of an input vector, F; None if the inputs are tokens.
+      max_length: Largest input length, L; longer inputs are refused.
+      num_classes: None for token logits at each position (masked language modelling), 0 for
+        hidden vectors, C > 0 for logits of C classes for the whole input.
+      num_types: Number of text types in one input, e.g. 2 for BERT's two sentences; 0 for none.
+      pooling: A name in POOLINGS. `class_token` passes the first token's vector through BERT's
+        tanh layer; if the inputs are vectors, a learned vector is put in front and takes the
+        token's place, without that layer. `mean` and `max` are over all tokens.
     """
 
     vocab_size: int | None = None
@@ -47,7 +47,7 @@ class Encoder(Transformer, kw_only=True):
         """Creates the input layers, the stack and the output layers."""
         adds_token = self.vocab_size is None and pooling_of(self.pooling).adds_token
         self.stack = Stack(self.options, causal=False, max_length=self.max_length + adds_token)
-        nn.share_scope(self, self.stack)  # blocks are parameters of the encoder itself
+        nn.share_scope(self, self.stack)  # the encoder itself holds the blocks' parameters
         if self.vocab_size is not None:
             self.token_embedding = self.make_embedding(self.vocab_size)
         elif self.num_classes is None:
@@ -78,14 +78,14 @@ class Encoder(Transformer, kw_only=True):
           vectors: [..., L, F] float, instead of tokens.
           segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
             not see each other.
-          types: Type of the text that a token belongs to, [..., L] int; 0 if None.
+          types: [..., L] int, type of the text that each token belongs to; 0 if None.
           positions: [..., L] int; 0 .. L-1 if None.
-          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
+          train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
+          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
         Returns:
-          Logits [..., L, V] or [..., C], or hidden vectors [..., L, D].
+          Logits [..., L, V] or [..., C]; or hidden vectors [..., L, D], or [..., D] if pooled.
         Raises:
-          ValueError: The input is longer than max_length, or a shape or a name is wrong.
+          ValueError: The input is longer than max_length, or a shape or a variant's name is wrong.
         """
         pooling = pooling_of(self.pooling)
         alike = {"segments": segments, "types": types, "positions": positions}
@@ -123,9 +123,9 @@ class Encoder(Transformer, kw_only=True):
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of any part of `hidden`, see `num_classes`: [..., D] -> [..., V or C].
+        """Returns the logits for any hidden vectors: [..., D] -> [..., V or C]; see `num_classes`.
 
-        The logits of tokens are computed as in BERT: a layer, an activation, a norm, then the tied
+        Token logits are computed as in BERT: a layer, an activation, a norm, then the tied
         embedding and a bias.
         """
         if self.num_classes == 0:
@@ -150,14 +150,14 @@ class Encoder(Transformer, kw_only=True):
 
 
 def _with_first(array: Array | None, value: int) -> Array | None:
-    """[..., L] -> [..., L + 1], with a value prepended; None -> None."""
+    """Prepends a value: [..., L] -> [..., L + 1]; None stays None."""
     if array is None:
         return None
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(1, 0)], constant_values=value)
 
 
 class OutputBias(nn.Module):
-    """A bias of the logits, initially 0, for output layers that are tied to an embedding."""
+    """A bias added to logits, initially 0, for output layers that are tied to an embedding."""
 
     @nn.compact
     def __call__(self, logits: Array) -> Array:

@@ -21,18 +21,18 @@ class EncoderDecoder(Transformer):
     each side has `depth` blocks.
 
     Attributes:
-      options: Options of the stacks, see Transformer.
-      vocab_size: Tokens, V.
-      max_length: Longest source and longest target, L.
-      share_embeddings: Whether source, target and output layer use one embedding (section 3.4);
-        if not, each has its own.
-      tie_output: Whether the output layer shares it too, if they share one; T5 1.1's does not.
+      options: Options of the stacks; see Transformer.
+      vocab_size: Number of tokens in the vocabulary, V.
+      max_length: Largest length of a source and of a target, L.
+      share_embeddings: Whether the source, the target and the output layer share one embedding
+        (section 3.4); if not, each has its own.
+      tie_output: Whether a shared embedding is also the output layer's; T5 1.1's is not.
       scale_embeddings: Whether embeddings are multiplied by sqrt(width) (section 3.4).
-      scale_logits: Whether logits are divided by sqrt(width), as T5's are, whose output layer is an
+      scale_logits: Whether logits are divided by sqrt(width), as in T5, whose output layer is an
         unscaled embedding (Raffel et al. 2020, arXiv:1910.10683; their code).
       output_bias: Whether the logits have a bias, as in Marian and BART.
-      cross_attention: Whether the decoder attends to the source; without it the decoder shows what
-        cross-attention is for.
+      cross_attention: Whether the decoder attends to the source; False shows what cross-attention
+        is for.
     """
 
     vocab_size: int
@@ -53,7 +53,7 @@ class EncoderDecoder(Transformer):
     )
 
     def setup(self) -> None:
-        """Creates the two stacks and the embeddings."""
+        """Creates the two stacks, the embeddings and the output layer."""
         options, length = self.options, self.max_length
         self.encoder = Stack(options, causal=False, max_length=length, side="encoder")
         self.decoder = Stack(options, causal=True, max_length=length, side="decoder")
@@ -82,12 +82,12 @@ class EncoderDecoder(Transformer):
           tokens: [..., L] int, the target shifted right.
           source_segments: [..., M] int, 0 = padding.
           segments: [..., L] int, 0 = padding.
-          train: Whether dropout is on; then apply needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
+          train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
+          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
-          ValueError: An input is longer than max_length, or a shape or a name is wrong.
+          ValueError: An input is longer than max_length, or a shape or a variant's name is wrong.
         """
         memory = self.encode(source, source_segments=source_segments, train=train)
         return self.decode(
@@ -97,14 +97,14 @@ class EncoderDecoder(Transformer):
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
     ) -> tuple[Array, Array | None]:
-        """Returns the memory of a source for `decode`, with its mask.
+        """Returns the memory of a source, for `decode`, and its mask.
 
         Args:
           source: [..., M] int.
           source_segments: [..., M] int, 0 = padding.
           train: Whether dropout is on.
         Returns:
-          [..., M, D], and [..., 1, M] bool, True = may attend, or None.
+          Memory [..., M, D], and mask [..., 1, M] bool, True = may attend, or None.
         """
         check_tokens(self.max_length, source, source_segments=source_segments)
         memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
@@ -122,9 +122,9 @@ class EncoderDecoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the next-token logits for an encoded source, the result of `encode`.
+        """Returns the next-token logits for an encoded source, which is the result of `encode`.
 
-        Further arguments and the result are those of `__call__`.
+        The other arguments and the result are as in `__call__`.
         """
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
@@ -136,7 +136,7 @@ class EncoderDecoder(Transformer):
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
+        """Returns the logits for any hidden vectors: [..., D] -> [..., V]."""
         hidden_D = self.scale_for_logits(hidden)
         if self.scale_logits:
             hidden_D = hidden_D * self.options.width**-0.5

@@ -1,4 +1,4 @@
-"""Stacks whose blocks differ: layer types, shared parameters and skips."""
+"""Specifications of blocks that differ: layer types, shared parameters and skips."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,15 @@ from transformer_jax.options import FrozenOptions
 def layer_list(
     options: ModelOptions, skips: Any
 ) -> Iterator[tuple[str, ModelOptions, int, tuple[int, ...]]]:
-    """Yields the fields of the BlockSpec of every block.
+    """Yields the fields of each block's BlockSpec.
 
     Args:
       options: Options of the model.
-      skips: An entry of SKIPS, or None.
+      skips: An instance of an entry of SKIPS, or None.
 
     Raises:
-      ValueError: A type is not in the pattern or has a field that no type may have, blocks of two
-        types would share parameters, or a block would read a later stream.
+      ValueError: A type is not in the pattern or has a field that no type may have, blocks of
+        different types would share parameters, or a block would read a stream that is not earlier.
     """
     pattern, depth = options.layers, options.depth
     if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
@@ -47,7 +47,7 @@ def layer_list(
 
 
 def _options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
-    """Returns the options of a model in which all blocks have one layer type."""
+    """Returns the options of a model in which all blocks have the given layer type."""
     changes = options.layer_types.get(letter, {})
     if not isinstance(changes, Mapping):
         raise ValueError(f"layer_types: {letter}: expected fields by name, got {changes!r}")
@@ -76,4 +76,4 @@ def _owner(options: ModelOptions, block: int) -> int:
         raise ValueError(f"sharing: expected cycle or sequence, got {options.sharing!r}")
     if options.sharing == "cycle":
         return block % distinct
-    return -(-(block * distinct // depth) * depth // distinct)  # first block of its run
+    return -(-(block * distinct // depth) * depth // distinct)  # first block of a run

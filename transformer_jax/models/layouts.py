@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 
 def stack_blocks(tree: Any, unit: int) -> Any:
-    """Returns parameters in the layout of a scan: `blocks/block_0` with a leading axis.
+    """Returns parameters in the layout of a scan: `blocks/block_0`, ..., with a leading axis.
 
     Args:
       tree: Parameters with `block_0`, `block_1`, ..., or a tree that contains such dicts, e.g.
         the state of an optimizer.
-      unit: Number of blocks that repeat; an incomplete last unit stays separate.
+      unit: Number of blocks in a repeated unit; blocks of an incomplete last unit stay separate.
     """
 
     def stacked(node: Any) -> Any:
@@ -33,7 +33,7 @@ def stack_blocks(tree: Any, unit: int) -> Any:
 
 
 def unstack_blocks(tree: Any) -> Any:
-    """Returns the result of stack_blocks with separate blocks; any other tree unchanged."""
+    """Returns a result of stack_blocks with its blocks separated again; other trees unchanged."""
 
     def unstacked(node: Any) -> Any:
         if not (isinstance(node, dict) and "blocks" in node):

@@ -1,4 +1,4 @@
-"""Recurrent baselines for the same tasks without attention, with flax's cells."""
+"""Recurrent baselines, without attention, for the same tasks; they use flax's cells."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Self
@@ -32,9 +32,9 @@ class Recurrence(nn.Module):
     """One recurrent layer in one direction.
 
     Attributes:
-      cell: A class like flax's cells.
-      features: State features, D.
-      reverse: Whether it reads from the end.
+      cell: One of flax's cell classes, or a class with the same interface.
+      features: Number of state features, D.
+      reverse: Whether the layer reads its input from the end.
       dtype: Computation dtype.
     """
 
@@ -87,15 +87,15 @@ class RecurrentDecoder(nn.Module):
     Mikolov et al. 2010; Zaremba et al. 2014, arXiv:1409.2329 (dropout between layers only).
 
     Attributes:
-      vocab_size: Tokens, V.
-      max_length: Longest input, L.
-      width: Features of embedding and state, D.
+      vocab_size: Number of tokens in the vocabulary, V.
+      max_length: Largest input length, L.
+      width: Number of features of the embedding and of the state, D.
       recurrent_depth: Number of layers.
       cell: A name in CELLS.
-      tie_embeddings: Whether the output layer is the token embedding.
+      tie_embeddings: Whether the output layer reuses the token embedding.
       dropout_rate: Dropout rate in training after the embedding and after each layer.
-      init_std: Standard deviation of the initial embedding; cells start as flax's do.
-      dtype: Computation dtype; the parameters' if None.
+      init_std: Standard deviation of the initial embedding; cells keep flax's initial values.
+      dtype: Computation dtype; the parameters' dtype if None.
     """
 
     vocab_size: int
@@ -125,10 +125,10 @@ class RecurrentDecoder(nn.Module):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of each next token; arguments as in Decoder.
+        """Returns the next-token logits at every position; the arguments are as in Decoder.
 
-        Positions are ignored, since the recurrence knows the order. The state is reset where a
-        document begins.
+        Positions are ignored, since a recurrence depends on the order anyway. The state is reset
+        where a document begins.
 
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
@@ -156,16 +156,16 @@ class RecurrentDecoder(nn.Module):
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of all or some positions of `hidden`: [..., D] -> [..., V]."""
+        """Returns the logits for hidden vectors of any positions: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
         return site(self, "logits", read_out(hidden))
 
     def with_options(self, **changes: Any) -> Self:
-        """Returns the model with other fields."""
+        """Returns a copy of the model with changed fields."""
         return self.clone(**changes)
 
     def can_cache(self) -> bool:
-        """A recurrent state stays valid when tokens follow; see Transformer."""
+        """Returns True: a recurrent state stays valid when tokens follow; see Transformer."""
         return True
 
     def example_inputs(self) -> dict[str, Array]:
@@ -177,21 +177,21 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     """A recurrent classifier: layers of cells over the whole input, a pooling, a linear head.
 
     Attributes:
-      vocab_size: Tokens, V; None if the inputs are vectors.
-      num_features: Features of an input vector, F; None if the inputs are tokens.
-      max_length: Longest input, L.
-      num_classes: C.
-      num_types: Number of text types in one input, e.g. BERT's two sentences, or 0.
-      width: Features of embedding and states, D.
+      vocab_size: Number of tokens in the vocabulary, V; None if the inputs are vectors.
+      num_features: Number of features of an input vector, F; None if the inputs are tokens.
+      max_length: Largest input length, L.
+      num_classes: Number of classes, C.
+      num_types: Number of text types in one input, e.g. 2 for BERT's two sentences; 0 for none.
+      width: Number of features of the embedding and of the states, D.
       recurrent_depth: Number of layers.
       cell: A name in CELLS.
       bidirectional: Whether each layer also reads from the end (Graves and Schmidhuber 2005).
-      pooling: A name in POOLINGS without a class token. Each direction is pooled in its reading
-        order, so that `last` is its final state; `max` is Conneau et al. 2017,
+      pooling: A name in POOLINGS other than `class_token`. Each direction is pooled in its reading
+        order, so that `last` takes its final state; `max` is from Conneau et al. 2017,
         arXiv:1705.02364.
       dropout_rate: Dropout rate in training after the embedding and after each layer.
-      init_std: Standard deviation of the initial embedding; cells start as flax's do.
-      dtype: Computation dtype; the parameters' if None.
+      init_std: Standard deviation of the initial embedding; cells keep flax's initial values.
+      dtype: Computation dtype; the parameters' dtype if None.
     """
 
     vocab_size: int | None = None
@@ -225,10 +225,10 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the logits of the classes, [..., C] float32 or wider; arguments as in Encoder.
+        """Returns the class logits, [..., C] float32 or wider; the arguments are as in Encoder.
 
-        Positions are ignored, since the recurrence knows the order. Segments only mark padding (0);
-        the state is not reset between documents.
+        Positions are ignored, since a recurrence depends on the order anyway. Segments only mark
+        padding (0); the state is not reset between documents.
 
         Raises:
           ValueError: The input is longer than max_length, or a shape or a name is wrong.
@@ -244,7 +244,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         segments = jnp.ones(hidden_LD.shape[:-1], jnp.int32) if segments is None else segments
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         hidden_LD = site(self, "embedded", dropout(hidden_LD))
-        outputs = [hidden_LD]  # of each direction
+        outputs = [hidden_LD]  # one array per direction
         cell = _cell_of(self.cell)
         for layer in range(self.recurrent_depth):
             ways = {"layer": False} | ({"backward": True} if self.bidirectional else {})
@@ -263,11 +263,11 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits of the pooled vector: [..., D or 2 D] -> [..., C]."""
+        """Returns the logits for the pooled vector: [..., D or 2 D] -> [..., C]."""
         return site(self, "logits", self.head(hidden))
 
     def with_options(self, **changes: Any) -> Self:
-        """Returns the model with other fields."""
+        """Returns a copy of the model with changed fields."""
         return self.clone(**changes)
 
     def _embed(self, tokens: Array | None, vectors: Array | None, types: Array | None) -> Array:

@@ -1,7 +1,7 @@
 """From options to modules: the stack of blocks, and the base class of all transformers.
 
 `block_specs` resolves the options of a model into one specification per block; `Stack` sends the
-residual stream through the blocks. Only here do names of variants become classes.
+residual stream through the blocks. Names of variants become classes only here.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from transformer_jax.positions import PositionTerms, Sizes, add_positions, of_qu
 from transformer_jax.sites import site
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
-_CHECKED = 256  # places for which a mask is tried, to see whether it lets one look ahead
+_CHECKED = 256  # number of positions for which a mask is checked for looking ahead
 
 SKIPS = {
     "none": None,
@@ -37,7 +37,7 @@ SKIPS = {
     "embedding": "transformer_jax.variants.skips:EmbeddingSkips",
     "dense": "transformer_jax.variants.skips:DenseSkips",
 }
-"""Earlier streams that each block reads, see variants/skips.py."""
+"""Skips by name: the earlier streams that each block reads; see variants/skips.py."""
 
 FAMILIES: dict[str, Variant] = {
     family: mark
@@ -45,17 +45,17 @@ FAMILIES: dict[str, Variant] = {
     for mark in getattr(kind, "__metadata__", ())
     if isinstance(mark, Variant)
 }
-"""The family of variants that each option chooses from."""
+"""Families of variants, by the name of the option that chooses from each."""
 
 
 # ---------------------------------------------------------------- from names to classes
 
 
 def variant(options: ModelOptions, family: str) -> Any:
-    """Returns the variant that an option names, or the given class or function.
+    """Returns the variant that an option names, or the option itself if it is a class or function.
 
     Raises:
-      ValueError: There is no such name; the message lists the names.
+      ValueError: There is no such name; the message lists the valid names.
     """
     choice = getattr(options, family)
     if not isinstance(choice, str):
@@ -67,7 +67,7 @@ def variant(options: ModelOptions, family: str) -> Any:
 
 
 def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
-    """Returns the stated options that the chosen variant of a family has.
+    """Returns, by name, the given options that belong to the chosen variant of a family.
 
     Raises:
       ValueError: No variant of the family has such an option.
@@ -102,17 +102,17 @@ def made(options: ModelOptions, family: str, **arguments: Any) -> Any:
 
 
 def norm_factory(options: ModelOptions, family: str = "norm") -> ModuleFactory:
-    """Returns a factory of the norms of the stream, or of queries and keys."""
+    """Returns a factory of norms for the stream, or for queries and keys."""
     return factory(options, family, use_bias=options.use_bias)
 
 
 def scaling(options: ModelOptions) -> Standard:
-    """Returns the parametrisation, which scales with the width."""
+    """Returns the parametrisation, which sets how values scale with the width."""
     return made(options, "parametrisation")
 
 
 def initializers(options: ModelOptions, side: str = "") -> Initializers:
-    """Returns initial values by purpose."""
+    """Returns the initializers, by purpose."""
     return made(
         options,
         "initialisation",
@@ -125,7 +125,7 @@ def initializers(options: ModelOptions, side: str = "") -> Initializers:
 
 def _wiring(options: ModelOptions) -> type[Block]:
     wiring = variant(options, "wiring")
-    return getattr(wiring, "func", wiring)  # a partial of a class
+    return getattr(wiring, "func", wiring)  # unwraps a partial of a class
 
 
 def _head_dim(options: ModelOptions) -> int:
@@ -144,12 +144,12 @@ def _scale(options: ModelOptions) -> float | None:
 
 
 class BlockSpec(NamedTuple):
-    """One block of a stack.
+    """Specification of one block of a stack.
 
     Attributes:
       letter: Letter of its layer type; "" if all blocks are alike.
       options: Options of a model in which all blocks have this type.
-      owner: Number of the block whose parameters it uses; its own unless shared.
+      owner: Number of the block whose parameters it uses; its own number unless they are shared.
       reads: Streams added to its input: 0 is the embedding, n the output of block n - 1.
     """
 
@@ -164,7 +164,7 @@ def block_specs(options: ModelOptions) -> tuple[BlockSpec, ...]:
     """Returns the specification of every block of a stack.
 
     Raises:
-      ValueError: Layer types, shared parameters or skips make no sense, see layer_list.
+      ValueError: Layer types, shared parameters or skips are invalid; see layer_list.
     """
     has_skips = variant(options, "skips") is not None
     has_types = options.layers or options.layer_types
@@ -177,7 +177,7 @@ def block_specs(options: ModelOptions) -> tuple[BlockSpec, ...]:
 
 
 def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
-    """Returns a factory of blocks, `make(name=...)`, for a model with equal blocks.
+    """Returns a factory of blocks, `make(name=...)`, for a model whose blocks are all alike.
 
     Raises:
       ValueError: Some options exclude each other.
@@ -231,13 +231,13 @@ def _attention_variant(options: ModelOptions) -> ModuleFactory:
 def mask_of(
     options: ModelOptions, positions: Array, causal: bool, segments: Array | None
 ) -> Mask | None:
-    """Returns the mask of self-attention, a rule and its places, or None if nothing is hidden.
+    """Returns the self-attention mask (a rule and its places), or None if nothing is hidden.
 
     Args:
-      options: Options of a model with equal blocks.
+      options: Options of a model whose blocks are all alike.
       positions: [..., L] int.
       causal: Whether no position may look ahead.
-      segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
+      segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
     """
     rule = self_attention_rule(variant(options, "mask"), own_options(options, "mask"), causal)
     if segments is None and type(rule) in (Full, Unmasked):
@@ -247,7 +247,7 @@ def mask_of(
 
 
 def is_causal(options: ModelOptions) -> bool:
-    """Returns whether no position sees later ones, among the first 256."""
+    """Returns whether none of the first 256 positions sees a later one among them."""
 
     def hides_the_future(options: ModelOptions) -> bool:
         mask = mask_of(options, jnp.arange(_CHECKED), True, None)
@@ -258,10 +258,10 @@ def is_causal(options: ModelOptions) -> bool:
 
 
 def can_cache(options: ModelOptions) -> bool:
-    """Returns whether values of a position surely stay valid when tokens follow.
+    """Returns whether the values at a position are certain to stay valid when tokens follow.
 
     The masks must hide those tokens, and all variants must be this package's: a user-defined
-    feed-forward layer may mix positions, for which there is no cache.
+    feed-forward layer might mix positions, and there is no cache for that.
     """
     all_named = all(
         isinstance(getattr(spec.options, family), str)
@@ -275,14 +275,14 @@ def can_cache(options: ModelOptions) -> bool:
 
 
 class Stack(nn.Module):
-    """Positions, blocks, and the final norm.
+    """A stack of blocks, with positions and the final norm.
 
     Attributes:
       options: Options of the model.
       causal: Whether no position may look ahead.
-      max_length: Largest number of positions of an input.
+      max_length: Largest number of positions in an input.
       side: "encoder" or "decoder" in a model that has both.
-      grid: Rows and columns of patches, if the input is an image.
+      grid: Numbers of rows and columns of patches, if the input is an image.
     """
 
     options: ModelOptions
@@ -307,17 +307,17 @@ class Stack(nn.Module):
         Args:
           embedded: [..., L, D].
           positions: [..., L] int; None counts from 0, or from the end of a cache.
-          segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
-          memory: Input of cross-attention, [..., M, D], for blocks that have it.
+          segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
+          memory: Input of the blocks' cross-attention, [..., M, D], or None.
           memory_mask: [..., L, M] bool.
           train: Whether dropout is on.
 
         Returns:
-          [..., L, D], normalised. With a KV cache: NaN once more tokens were read than it holds.
+          [..., L, D], normalised. With a KV cache, NaN once more tokens are read than it can hold.
 
         Raises:
-          ValueError: A cache is used although positions look ahead, or with more than
-            one document.
+          ValueError: A cache is used although positions look ahead, or together with `positions`
+            or `segments`.
         """
         options, length = self.options, embedded.shape[-2]
         specs = block_specs(options)
@@ -334,7 +334,7 @@ class Stack(nn.Module):
         terms = self._terms("positions", options, positions)
         common = Context(memory=memory, memory_mask=memory_mask, slot=slot, train=train)
         contexts = self._contexts(specs, terms, positions, segments, common)
-        if slot is not None:  # made for all places of the cache; asked about the new tokens
+        if slot is not None:  # they cover the whole cache; queries are the new tokens
             terms = of_queries(terms, slot.first, slot.count)
 
         hidden = add_positions(embedded, terms)
@@ -369,7 +369,7 @@ class Stack(nn.Module):
         Args:
           specs: Specifications of the blocks.
           hidden: [..., L, D].
-          contexts: Context of each layer type.
+          contexts: Context of each layer type, by letter.
           policy: Rematerialisation policy of the blocks; None keeps everything.
         """
 
@@ -443,7 +443,7 @@ class Stack(nn.Module):
         segments: Array | None,
         common: Context,
     ) -> dict[str, Context]:
-        """Returns the context of the blocks of each layer type."""
+        """Returns the context of each layer type, by letter."""
         types = {spec.letter: spec.options for spec in specs}
         contexts, slot = {}, common.slot
         acts_inside = terms.rotation is not None or terms.bias is not None
@@ -475,7 +475,7 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _shares_terms(self, options: ModelOptions, acts_inside: bool) -> bool:
-        """Returns whether a layer type has the position terms of the model."""
+        """Returns whether a layer type has the same position terms as the model."""
         own, shared = (
             (one.position, own_options(one, "position")) for one in (options, self.options)
         )
@@ -488,11 +488,11 @@ class Transformer(nn.Module):
     """Abstract base class of models with a stack of blocks.
 
     Attributes:
-      options: Options of the stack, the section `model` of a config; see config.ModelOptions.
+      options: Options of the stack, the section `model` of a config; see ModelOptions.
     """
 
     options: ModelOptions
-    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # options that are not at their default
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # different defaults of the model
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
@@ -511,7 +511,7 @@ class Transformer(nn.Module):
         return cls(options=ModelOptions.of(**{**cls.usual, **of_stack}), **own)
 
     def with_options(self, **changes: Any) -> Self:
-        """Returns the model with changed options or fields."""
+        """Returns a copy of the model with changed options or fields."""
         of_stack, own = _divided(changes)
         of_stack = FrozenOptions.of(of_stack)
         return self.clone(options=dataclasses.replace(self.options, **of_stack), **own)
@@ -520,33 +520,33 @@ class Transformer(nn.Module):
 
     @property
     def embedding_init(self) -> Initializer:
-        """Returns the initial values of embeddings and of kernels outside the blocks."""
+        """Initializer of embeddings and of kernels outside the blocks."""
         return initializers(self.options).embedding
 
     def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
-        """Returns a token embedding of this width."""
+        """Returns a token embedding of the model's width."""
         width, dtype = self.options.width, self.options.dtype
         return TokenEmbedding(vocab_size, width, self.embedding_init, dtype, name=name)
 
     def make_output(self, features: int, use_bias: bool) -> Linear:
-        """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
+        """Returns the map to logits, which sums in float32 or wider, whatever the dtype."""
         return logits_layer(features, use_bias, self.embedding_init, self.options.dtype)
 
     def scale_for_logits(self, hidden: Array) -> Array:
-        """Scales the input of the output layer, [..., D], by the parametrisation's gain."""
+        """Multiplies the input of the output layer, [..., D], by the parametrisation's gain."""
         gain = scaling(self.options).logits_gain(self.options.width)
         return hidden if gain == 1 else hidden * gain
 
     def is_causal(self) -> bool:
-        """Returns whether no position sees later ones, among the first 256."""
+        """Returns whether none of the first 256 positions sees a later one among them."""
         return is_causal(self.options)
 
     def can_cache(self) -> bool:
-        """Returns whether values of a position surely stay valid when tokens follow."""
+        """Returns whether the values at a position are certain to stay valid when tokens follow."""
         return can_cache(self.options)
 
 
 def _divided(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits fields of a model into options of its stack and the others."""
+    """Splits the fields of a model into the options of its stack and the other fields."""
     of_stack = {name: value for name, value in fields.items() if name in OPTIONS}
     return of_stack, {name: value for name, value in fields.items() if name not in OPTIONS}

@@ -13,14 +13,14 @@ from transformer_jax.blocks import Carry, Context, ModuleFactory
 
 
 def rematerialised(make: ModuleFactory, policy: Any, prevent_cse: bool) -> ModuleFactory:
-    """Returns a factory of blocks whose backward pass keeps what the policy allows."""
+    """Returns a factory of blocks that keep, for the backward pass, only what the policy allows."""
     assert isinstance(make, functools.partial)
     block = nn.remat(make.func, policy=policy, prevent_cse=prevent_cse)
     return functools.partial(block, *make.args, **make.keywords)
 
 
 def with_params(make: ModuleFactory, params: Any) -> ModuleFactory:
-    """Returns a factory of blocks that use `params`, those of an earlier block."""
+    """Returns a factory of blocks that use `params`, the parameters of an earlier block."""
     assert isinstance(make, functools.partial)
     block = nn.map_variables(make.func, "params", trans_in_fn=lambda _: {"params": params})
     return functools.partial(block, *make.args, **make.keywords)
@@ -33,14 +33,14 @@ def scan_units(
     hidden: Array,
     contexts: Mapping[str, Context],
 ) -> tuple[Array, Carry]:
-    """Applies `count` blocks, the repetitions of a unit, in one loop named `blocks`.
+    """Applies `count` blocks, the repetitions of a unit of blocks, in one loop named `blocks`.
 
     Args:
-      makes: Factory of each block of the unit.
-      letters: Letters of their layer types.
-      count: Number of blocks, a multiple of the unit.
+      makes: Factories of the blocks in the unit.
+      letters: Letters of the layer types of these blocks.
+      count: Total number of blocks, a multiple of the number in the unit.
       hidden: Residual stream, [..., L, D].
-      contexts: Context of each layer type.
+      contexts: Context of each layer type, by letter.
     """
     unit = len(makes)
     scan = nn.scan(
@@ -57,7 +57,7 @@ def scan_units(
 
 
 class Unit(nn.Module):
-    """The blocks that repeat in a scan."""
+    """The group of blocks that a scan repeats."""
 
     makes: tuple[ModuleFactory, ...]
     letters: tuple[str, ...]
@@ -66,7 +66,7 @@ class Unit(nn.Module):
     def __call__(
         self, stream: tuple[Array, Carry], numbers: Array, contexts: Mapping[str, Context]
     ) -> tuple[tuple[Array, Carry], None]:
-        """Maps the stream [..., L, D] and the carry, given the numbers of the blocks."""
+        """Applies the blocks, with the given numbers, to the stream [..., L, D] and the carry."""
         hidden, carry = stream
         for index, (make, letter) in enumerate(zip(self.makes, self.letters, strict=True)):
             context = dataclasses.replace(contexts[letter], layer=numbers[index])

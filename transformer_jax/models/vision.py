@@ -35,7 +35,7 @@ ModelVariant = Annotated[
 
 
 def variant_fields(variant: str) -> dict[str, int]:
-    """Returns the fields of VisionTransformer for a usual name such as "Ti/4".
+    """Returns the fields of VisionTransformer for a standard name such as "Ti/4".
 
     Raises:
       ValueError: The name is not SIZE/PATCH with a size in VARIANTS.
@@ -50,10 +50,10 @@ def variant_fields(variant: str) -> dict[str, int]:
 
 
 def grid_of(shape: tuple[int, ...], patch_size: int) -> tuple[int, int]:
-    """Returns the rows and columns of patches of images of shape (..., height, width, C).
+    """Returns the numbers of rows and columns of patches for shape (..., height, width, C).
 
     Raises:
-      ValueError: The patch size does not divide the image.
+      ValueError: The patch size does not divide the height and the width.
     """
     height, width = shape[-3:-1]
     if height % patch_size or width % patch_size:
@@ -70,7 +70,7 @@ def patches_of(images: Array, patch_size: int) -> Array:
     Returns:
       [..., P, patch_size * patch_size * C].
     Raises:
-      ValueError: The patch size does not divide the image.
+      ValueError: The patch size does not divide the height and the width.
     """
     *leading, _, _, channels = images.shape
     rows, columns = grid_of(images.shape, patch_size)
@@ -80,16 +80,16 @@ def patches_of(images: Array, patch_size: int) -> Array:
 
 
 class VisionTransformer(Transformer, kw_only=True):
-    """Vision transformer: patches through a linear projection, blocks, and a classifier.
+    """A vision transformer: a linear projection of patches, blocks, and a classifier.
 
     Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, with its pre-norm blocks.
 
     Attributes:
-      options: Options of the stack, see Transformer.
-      image_shape: Height, width and channels of the images.
-      num_classes: Classes, C; 0 returns the hidden vectors of all positions instead.
+      options: Options of the stack; see Transformer.
+      image_shape: Height, width and number of channels of the images.
+      num_classes: Number of classes, C; 0 returns the hidden vectors of all positions instead.
       patch_size: Pixels along each side of a patch, a divisor of the image's sides.
-      variant: A usual name such as "Ti/4", which sets width, depth, heads, mlp_dim and patch_size.
+      variant: A standard name such as "Ti/4"; sets width, depth, heads, mlp_dim and patch_size.
       pooling: A name in POOLINGS: a class token, or the mean or the maximum over the patches.
     """
 
@@ -112,20 +112,21 @@ class VisionTransformer(Transformer, kw_only=True):
         grid = grid_of(self.image_shape, self.patch_size)
         length = grid[0] * grid[1] + pooling_of(self.pooling).adds_token
         self.stack = Stack(self.options, causal=False, max_length=length, grid=grid)
-        nn.share_scope(self, self.stack)  # blocks are parameters of the model itself
+        nn.share_scope(self, self.stack)  # the model itself holds the blocks' parameters
         if self.num_classes:
             self.head = self.make_output(self.num_classes, use_bias=True)
 
     @nn.compact
     def __call__(self, images: Array, *, train: bool = False, return_hidden: bool = False) -> Array:
-        """Returns the logits of the classes.
+        """Returns the class logits, or hidden vectors.
 
         Args:
           images: [..., height, width, channels] float, normalised.
-          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
+          train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
+          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
         Returns:
-          [..., C] float32 or wider; or hidden vectors [..., P, D], after a class token if any.
+          [..., C] float32 or wider, or pooled hidden vectors [..., D]. If num_classes is 0, hidden
+          vectors [..., P, D], after that of the class token if there is one.
         Raises:
           ValueError: The shape of the images is not image_shape.
         """

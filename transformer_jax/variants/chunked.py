@@ -17,16 +17,16 @@ from transformer_jax.attention import AttentionCall, SoftmaxAttention, weighted_
 from transformer_jax.masks import Mask
 from transformer_jax.options import Count
 
-_BANDS = 4  # stretches of queries; each looks at no key behind it if it may not see them
+_BANDS = 4  # groups of queries; under a causal mask, each leaves out the keys after it
 
 
 class ChunkedAttention(SoftmaxAttention):
     """Softmax attention that computes its weights for some queries at a time, to save memory.
 
     As in Rabe and Staats 2021, arXiv:2112.05682, section 2, except that keys are not divided. Up to
-    four chunks keep their weights for the backward pass; more recompute them, so that a step
-    needs the memory of one chunk. With a cache it is
-    softmax attention. Equal up to rounding. Each chunk draws its own dropout.
+    four chunks keep their weights for the backward pass; more recompute them, so that a step needs
+    the memory of one chunk. With a cache it computes plain softmax attention. Results are equal up
+    to rounding. Each chunk draws its own dropout.
 
     Attributes:
       size: Number of queries in a chunk.
@@ -66,11 +66,11 @@ def attend_in_chunks(
     mask: Array | Mask | None = None,
     bias: Any = None,
 ) -> Array:
-    """Returns attention, computed for `size` queries at a time.
+    """Returns the output of attention, computed for `size` queries at a time.
 
     Args:
-      attend: (position of the first query, query, key, value, mask=..., bias=...) ->
-        [..., H, L, V], with queries independent of each other.
+      attend: Function (index of the first query, query, key, value, mask=..., bias=...) ->
+        [..., H, L, V], in which queries are independent of each other.
       query: [..., H, L, K].
       key: [..., H, M, K].
       value: [..., H, M, V].
@@ -94,7 +94,7 @@ def attend_in_chunks(
         return attend(first, _rows(query, first, count), keys, values, **terms)
 
     def loop(firsts: Sequence[int], end: int) -> Array:
-        """Returns the outputs of several chunks of one size, over the same keys."""
+        """Returns the outputs of several chunks of the same size, over the same keys."""
         run = again(lambda first: chunk(first, size, end))
         if len(firsts) == 1:
             return run(firsts[0])
@@ -103,7 +103,7 @@ def attend_in_chunks(
         return parts_HNCV.reshape(*parts_HNCV.shape[:-3], len(firsts) * size, parts_HNCV.shape[-1])
 
     def again(run: Callable) -> Callable:
-        """Recomputes chunks in the backward pass if there are several."""
+        """Makes the backward pass recompute a chunk if there are more than four chunks."""
         return jax.checkpoint(run) if length > _BANDS * size else run
 
     whole = range(0, length - length % size, size)
@@ -120,14 +120,14 @@ def attend_in_chunks(
 
 
 def _rows(array: Array, first: Any, count: int) -> Array:
-    """[..., L, F] -> [..., count, F] from a position on; a single row for all stays."""
+    """Selects rows from `first` on: [..., L, F] -> [..., count, F]; a single row is kept."""
     if array.shape[-2] == 1:
         return array
     return jax.lax.dynamic_slice_in_dim(array, first, count, axis=-2)
 
 
 def _part_of(mask: Any, first: Any, count: int, end: int) -> Any:
-    """Returns the mask of some queries, over the keys before `end`."""
+    """Returns the mask for some queries, over the keys before `end`."""
     if mask is None:
         return None
     if not isinstance(mask, Mask):

@@ -18,27 +18,27 @@ from transformer_jax.sites import site
 class MixtureOfExperts(FeedForward):
     """Several feed-forward layers, of which each token uses the few with the highest router scores.
 
-    y = sum over chosen e of p_e FFN_e(x), p the router's softmax, renormalised over the chosen ones
-    (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise); for a single expert,
-    p_e unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No token is dropped.
-    Either all experts are computed for all tokens, num_experts / num_chosen times the work
-    needed, or only the chosen ones, in blocks of tokens: equal up to rounding, and
-    faster for many experts.
+    y = sum over chosen e of p_e FFN_e(x), where p is the router's softmax, renormalised over the
+    chosen experts (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise). With a
+    single chosen expert, p_e is unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No
+    token is dropped. Either all experts are computed for all tokens, num_experts / num_chosen times
+    the work needed, or only the chosen ones, in blocks of tokens. The results are equal up to
+    rounding, and the second way is faster for many experts.
 
     The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
-    (Fedus et al., equation 4; 1 if all are used equally), is computed per sequence, padding
-    included, and returned under `losses`, times `balance`. There are no biases.
+    (Fedus et al., equation 4), is 1 if all experts are used equally. It is computed per sequence,
+    padding included, and stored under `losses`, multiplied by `balance`. There are no biases.
 
     Attributes:
-      mlp_dim: Hidden features of each expert, F; 4 * width if None.
+      mlp_dim: Number of hidden features of each expert, F; 4 * width if None.
       use_bias: Ignored; every feed-forward layer takes this argument, and experts have no biases.
       kernel_init: Initial values of the router and of the first kernels.
       out_init: Initial values of the last kernels; kernel_init if None.
-      num_experts: Experts, E.
-      num_chosen: Experts per token, k.
-      balance: Weight of the load-balancing loss; the paper's 0.01.
-      computed: Experts that are computed for a token.
-      block: Tokens that are computed together, if only chosen experts are computed.
+      num_experts: Number of experts, E.
+      num_chosen: Number of experts per token, k.
+      balance: Weight of the load-balancing loss; 0.01 in the paper.
+      computed: Experts computed for each token: all of them, or only the chosen ones.
+      block: Number of tokens computed together, if only the chosen experts are computed.
     """
 
     use_bias: bool = False
@@ -53,7 +53,7 @@ class MixtureOfExperts(FeedForward):
         """[..., L, D] -> [..., L, D].
 
         Raises:
-          ValueError: More experts are chosen than there are.
+          ValueError: num_chosen is larger than num_experts.
         """
         if self.num_chosen > self.num_experts:
             raise ValueError(
@@ -69,7 +69,7 @@ class MixtureOfExperts(FeedForward):
         _, chosen = jax.lax.top_k(scores_LE, self.num_chosen)
         taken_LE = jax.nn.one_hot(chosen, self.num_experts, dtype=wide).sum(-2)
         gates_LE = shares_LE * taken_LE
-        if self.num_chosen > 1:  # of one alone it would be 1, and teach the router nothing
+        if self.num_chosen > 1:  # a single one would be 1 and teach the router nothing
             gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
         used_E, asked_E = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
         balance = self.num_experts * (jax.lax.stop_gradient(used_E) * asked_E).sum(-1)
@@ -87,7 +87,7 @@ class MixtureOfExperts(FeedForward):
     def _of_chosen(
         self, inputs: Array, chosen: Array, gates: Array, up: "Experts", down: "Experts"
     ) -> Array:
-        """Returns the chosen experts' sum: [..., L, D], [..., L, k] twice -> [..., L, D]."""
+        """Sums the chosen experts' outputs: [..., L, D], [..., L, k] twice -> [..., L, D]."""
         k = self.num_chosen
         routes = routes_of(chosen.reshape(-1, k), self.num_experts, self.block)
         blocks_NCD = routes.to_blocks(inputs.reshape(-1, inputs.shape[-1]))
@@ -117,7 +117,7 @@ class Experts(nn.Module):
         return jnp.einsum("...ED,EDF->...EF", repeated_ED, kernel_EDF)
 
     def of_blocks(self, blocks: Array, expert: Array) -> Array:
-        """[N, C, D], each block for one expert [N] -> [N, C, features]."""
+        """Applies the expert of each block: [N, C, D], [N] int -> [N, C, features]."""
         blocks, kernel_EDF = self._promoted(blocks)
         return jnp.einsum("NCD,NDF->NCF", blocks, kernel_EDF[expert])
 
@@ -126,7 +126,7 @@ class Experts(nn.Module):
         shape = (inputs.shape[-1], self.features)
 
         def draw(key: Array, _: tuple[int, ...]) -> Array:
-            """Draws each expert as a separate layer, by its own inputs and outputs."""
+            """Draws the kernel of each expert as for a separate layer, of shape [D, F]."""
             keys = jax.random.split(key, self.num_experts)
             return jax.vmap(lambda one: self.kernel_init(one, shape))(keys)
 
@@ -135,15 +135,15 @@ class Experts(nn.Module):
 
 
 class Routes(NamedTuple):
-    """Positions of N tokens with k choices each, in blocks of b rows for one expert each.
+    """Rows of N tokens with k choices each, in blocks of b rows; each block has one expert.
 
     No token is dropped: an expert gets as many blocks as its tokens fill
     (Gale et al. 2022, arXiv:2211.15841, section 4, with whole blocks instead of a sparse kernel).
-    Plain gathers and batched products run under jit, vmap and grad; ragged_dot of jax 0.10 has no
+    Plain gathers and batched products run under jit, vmap and grad; ragged_dot in jax 0.10 has no
     gradient under vmap, and computes all experts on a CPU.
 
     Attributes:
-      place: [N, k] int, row of each token's choice among all rows of all blocks.
+      place: [N, k] int, row of each choice of each token, counted over all blocks.
       token: [blocks * b] int, token of each row; N for an empty row.
       expert: [blocks] int, expert of each block.
     """
@@ -169,17 +169,17 @@ class Routes(NamedTuple):
 
 
 def routes_of(chosen: Array, num_experts: int, block: int) -> Routes:
-    """Returns the positions of tokens by their experts.
+    """Returns routes with a row for each token in a block of each of its experts.
 
     Args:
       chosen: Chosen experts, [N, k] int.
-      num_experts: Experts, E.
+      num_experts: Number of experts, E.
       block: Number of rows in a block, b.
     """
     pairs, k = chosen.size, chosen.shape[-1]
     of_pair = chosen.reshape(-1)
     one_hot = of_pair[:, None] == jnp.arange(num_experts)
-    rank = (jnp.cumsum(one_hot, axis=0) - 1)[jnp.arange(pairs), of_pair]  # among its expert's
+    rank = (jnp.cumsum(one_hot, axis=0) - 1)[jnp.arange(pairs), of_pair]  # within its expert
     blocks = -(-one_hot.sum(0) // block)
     ends = jnp.cumsum(blocks)
     slot = (ends - blocks)[of_pair] * block + rank

@@ -1,7 +1,7 @@
-"""Softmax attention by a kernel of the device, which keeps the weights out of main memory.
+"""Softmax attention using a kernel for the device, which keeps the weights out of main memory.
 
 Dao et al. 2022, arXiv:2205.14135. The kernels are jax's: splash attention (Pallas) on a TPU, and
-cuDNN's on an NVIDIA GPU. The target of the compilation decides which one a program has.
+cuDNN's on an NVIDIA GPU. The compilation target decides which one a program uses.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from transformer_jax.attention import AttentionCall, SoftmaxAttention, repeat_kv
 from transformer_jax.masks import Mask, count_by_one
 from transformer_jax.placement import cuts_heads_apart, cuts_sequence, over_devices
 
-_BLOCK = 128  # splash attention's lengths are multiples of this
-_RULES = {"full", "causal", "unmasked", "window", "segment"}  # that a kernel may know
-_SIZES = (  # of splash attention: of blocks of queries, of keys
+_BLOCK = 128  # splash attention needs lengths that are multiples of this
+_RULES = {"full", "causal", "unmasked", "window", "segment"}  # rules that some kernel supports
+_SIZES = (  # splash attention's options for the sizes of blocks of queries, and of keys
     ("block_q", "block_q_dkv", "block_q_dq"),
     ("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute", "block_kv_dq"),
 )
@@ -32,19 +32,19 @@ _TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar(
 
 
 class FusedAttention(SoftmaxAttention):
-    """Softmax attention by splash attention on a TPU or cuDNN on an NVIDIA GPU.
+    """Softmax attention using splash attention on a TPU or cuDNN on an NVIDIA GPU.
 
-    Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels take causal masks and
-    windows that end at the query, splash attention also other windows, documents and padding.
-    Elsewhere, and if a kernel does not support the call (a bias, dropout of weights, another mask,
-    in splash attention a length that is not a multiple of 128, a cache, in cuDNN
-    float32), it computes `softmax`. Equal up to the rounding of the dtype,
-    and exactly 0 for a query that may attend to nothing. With a window, positions must count the
-    tokens of each document one by one; otherwise the result is NaN if a kernel might be used.
+    Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels support causal masks
+    and windows that end at the query; splash attention also supports other windows, documents and
+    padding. Elsewhere, and if the kernel does not support the call, it computes `softmax`. Not
+    supported are a bias, dropout of weights, other masks, a cache, in splash attention a length
+    that is not a multiple of 128, and in cuDNN float32. Results are equal up to the rounding of the
+    dtype, and exactly 0 for a query that may attend to nothing. With a window, positions must count
+    the tokens of each document one by one; otherwise the result is NaN if a kernel might be used.
 
     Attributes:
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); not in cuDNN.
-      interpret: Whether splash attention is interpreted on any device, for tests.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); cuDNN does not support it.
+      interpret: Whether to interpret splash attention, on any device, for tests.
     """
 
     interpret: bool = False
@@ -91,7 +91,7 @@ class FusedAttention(SoftmaxAttention):
 
 @contextlib.contextmanager
 def kernels_taken(platform: str) -> Generator[list[str]]:
-    """Collects the implementation of each fused attention while something is traced.
+    """Collects the implementation that each fused attention uses while a program is traced.
 
     Args:
       platform: Target platform: cpu, gpu or tpu.
@@ -113,7 +113,7 @@ def kernels_taken(platform: str) -> Generator[list[str]]:
 
 
 def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
-    """Returns why no kernel supports the call, or None if one may."""
+    """Returns the reason why no kernel supports the call, or None if one might."""
     mask = call.mask
     if call.bias is not None:
         return "a bias is added to scores"
@@ -135,7 +135,7 @@ def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
 
 
 def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
-    """Returns how many keys before and after its own position a query sees, or None for all."""
+    """Returns the numbers of keys that a query sees before and after itself; None for all."""
     if mask is None:
         return None, None
     size = dict(mask.tags).get("window", {}).get("size")
@@ -183,7 +183,7 @@ def _splash(
     # [..., H, L, K] -> [N, G, H / G, L, K]: the queries that one head of keys serves
     queries = (query * scale).astype(query.dtype).reshape(count, groups, -1, *shape[-2:])
     keys, values = (a.reshape(count, groups, *a.shape[-2:]) for a in (key, value))
-    over_heads = ("batch", "tensor", ...)  # of queries, keys, values and what is mixed
+    over_heads = ("batch", "tensor", ...)  # of queries, keys, values and the result
     if mask is None or mask.query.segment is None or mask.key.segment is None:
         over_texts = over_devices(jax.vmap(jax.vmap(kernel)), *[over_heads] * 4)
         mixed = over_texts(queries, keys, values)
@@ -238,14 +238,14 @@ def _cudnn(
 
 
 def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns a function of examples [N, ...] whose vmap enlarges N, also in its derivative.
+    """Returns the kernel with a vmap that enlarges N, also in its derivative.
 
     jax's batching rule for cuDNN's derivative fails inside XLA.
 
     Args:
       kernel: Function from arrays [N, ...] to an array [N, ...]; examples are independent.
     """
-    structures: dict[int, Any] = {}  # of what derivatives hold, by the number of examples
+    structures: dict[int, Any] = {}  # tree structures of derivatives, by the number of examples
 
     def forward(*arrays: Array) -> tuple[Array, list[Array]]:
         mixed, derivative = jax.vjp(kernel, *arrays)
@@ -262,7 +262,7 @@ def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _longer(function: Callable) -> Callable:
-    """Wraps a function of trees of [N, ...] so that vmap over M is one call on [M * N, ...]."""
+    """Wraps a function of trees [N, ...] so that a vmap over M is one call with [M * N, ...]."""
     mapped = jax.custom_batching.custom_vmap(function)
 
     def rule(size: int, are_mapped: Any, *trees: Any) -> tuple[Any, Any]:
@@ -272,7 +272,7 @@ def _longer(function: Callable) -> Callable:
 
         def merged(leaf: Array, is_mapped: bool) -> Array:
             if not is_mapped and leaf.shape[:1] != (count,):
-                return leaf  # of no example
+                return leaf  # has no axis of examples
             array = leaf if is_mapped else jnp.broadcast_to(leaf, (size, *leaf.shape))
             return array.reshape(size * count, *array.shape[2:])
 

@@ -20,14 +20,14 @@ from transformer_jax.variants.running_sums import (
 class GatedDeltaRule(AttentionVariant):
     """A memory that forgets, and is corrected where it answers wrongly; there are no weights.
 
-    S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T, and S_t^T q_t / sqrt(d) is what a query
-    gets, with queries and keys of length 1. Yang et al. 2025, arXiv:2412.06464, equation 10, with
-    Mamba-2's decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4, which starts as there:
-    at e^A = 1, 2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write).
-    Read token by token. A document (a run of equal segments) begins with an empty memory.
+    S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T; the output is S_t^T q_t / sqrt(d), with
+    queries and keys of length 1. Yang et al. 2025, arXiv:2412.06464, equation 10, with Mamba-2's
+    decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4. Initial values are as there:
+    e^A = 1, 2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write).
+    Tokens are read one by one. A document (a run of equal segments) begins with an empty memory.
 
     Attributes:
-      gate_bias: Whether the maps behind decay and write have a bias.
+      gate_bias: Whether the maps W_decay and W_write have a bias.
       std: Standard deviation of the initial kernels of these maps.
     """
 
@@ -35,7 +35,10 @@ class GatedDeltaRule(AttentionVariant):
     std: InitialSize = 0.02
 
     def keeps_state(self, call: AttentionCall) -> bool:
-        """Reading on; the state is [..., H, K, V], float32 or wider."""
+        """Returns whether the call continues a cache.
+
+        The state is [..., H, K, V], float32 or wider.
+        """
         return call.slot is not None
 
     @nn.compact
@@ -43,7 +46,8 @@ class GatedDeltaRule(AttentionVariant):
         """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V].
 
         Raises:
-          ValueError: The mask is not causal, or is more than that, or there is a bias or dropout.
+          ValueError: The mask is not causal, or hides more than the future and other documents; or
+            there is a bias, a scale or dropout.
         """
         segment = segments_of_a_causal_mask(call.mask, "the gated delta rule")
         if call.bias is not None:
@@ -85,12 +89,12 @@ class GatedDeltaRule(AttentionVariant):
         return (jnp.moveaxis(mixed_HLV, 0, -2) / root).astype(dtype)
 
     def _gate(self, name: str, heads: int, inputs: Array, dtype: jnp.dtype) -> Array:
-        """[..., L, D] -> [..., H, L]."""
+        """Returns the inputs of a gate: [..., L, D] -> [..., H, L]."""
         init = nn.initializers.normal(self.std)
         flat = Linear(heads, self.gate_bias, init, inputs.dtype, name=f"{name}_gate")(inputs)
         return split_heads(flat, heads)[..., 0].astype(dtype)
 
 
 def _of_length_one(array: Array) -> Array:
-    """[..., K] -> [..., K], 0 stays 0."""
+    """Scales vectors to length 1: [..., K] -> [..., K]; 0 stays 0."""
     return array * jax.lax.rsqrt((array**2).sum(-1, keepdims=True) + 1e-6)

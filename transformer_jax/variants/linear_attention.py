@@ -13,23 +13,26 @@ from transformer_jax.variants.running_sums import running_sums
 
 
 class LinearAttention(AttentionVariant):
-    """Weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1, without making them.
+    """Attention weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1, without forming them.
 
     Katharopoulos et al. 2020, arXiv:2006.16236, equations 5, 7 and 9 to 12: sums of phi(k) v and of
-    phi(k) stand for all that was read, so time grows with the length and a cache does not. In a
-    causal model the sums run on chunk by chunk, with all weights inside a chunk. If no sum can
-    stand for what is seen (windows, prefixes, packed documents, dropped weights), all weights are
-    made, which gives the same numbers in quadratic time.
+    phi(k) stand for all keys and values read, so time is linear in the length and a cache does not
+    grow. In a causal model the sums advance chunk by chunk, with all weights inside a chunk. If
+    sums cannot stand for the visible keys (windows, prefixes, packed documents, dropped weights),
+    all weights are computed, which gives the same numbers in quadratic time.
 
     Attributes:
-      chunk: Tokens that are read at once.
+      chunk: Number of tokens processed in one pass.
     """
 
     chunk: Count = 64
     hides_weights: ClassVar[bool] = True
 
     def keeps_state(self, call: AttentionCall) -> bool:
-        """Reading on under a causal mask and no other; the state is [..., H, K, V + 1]."""
+        """Returns whether the call continues a cache under a causal mask alone, without dropout.
+
+        The state is [..., H, K, V + 1].
+        """
         return call.slot is not None and not call.dropout_rate and _is_causal(call.mask)
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
@@ -44,7 +47,7 @@ class LinearAttention(AttentionVariant):
         if call.dropout_rate or not (call.mask is None or runs_on):
             return weighted_sum(call.adjust(self.weights(query, key, call)), value)
         query, key = _elu_plus_one(query), _elu_plus_one(key)
-        # A further value of 1 sums up the weights.
+        # An additional value of 1 yields the sum of the weights.
         counted_MV = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1).astype(key.dtype)
         if call.mask is None:
             state = jnp.einsum("...MK,...MV->...KV", key, counted_MV)
@@ -80,6 +83,6 @@ def _refuse_terms_of_scores(call: AttentionCall) -> None:
 
 
 def _elu_plus_one(inputs: Array) -> Array:
-    """elu(x) + 1 > 0, float32 or wider; as a sum, what is far below 0 would be lost."""
+    """Returns elu(x) + 1 > 0, float32 or wider, without rounding to 0 for x far below 0."""
     wide = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
     return jnp.where(wide > 0, wide + 1, jnp.exp(jnp.minimum(wide, 0)))

@@ -1,4 +1,4 @@
-"""Softmax attention that computes only the neighbourhood of a window."""
+"""Softmax attention that computes only the weights near a window."""
 
 from typing import ClassVar
 
@@ -21,9 +21,9 @@ class LocalAttention(SoftmaxAttention):
 
     Time and memory then grow with length x window (Beltagy et al. 2020, arXiv:2004.05150, section
     3.1; the blocks of Ainslie et al. 2020, arXiv:2004.08483, appendix A). With other masks, with
-    sinks, with a cache and with a bias it is softmax attention over all keys: equal up to
-    rounding, without savings. Positions must count the tokens of each document one by one;
-    otherwise the result is NaN.
+    sinks, with a cache or with a bias, it computes softmax attention over all keys, without
+    savings. Results are equal up to rounding. Positions must count the tokens of each document one
+    by one; otherwise the result is NaN.
 
     Attributes:
       soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it.
@@ -73,7 +73,7 @@ def _window_of(mask: Array | Mask | None) -> int | None:
 
 
 def _near(array: Array, after: int, axis: int) -> Array:
-    """[..., blocks, size, ...] -> each block with the one before it and the next one."""
+    """Joins each block of [..., blocks, size, ...] to the one before and the `after` next ones."""
     blocks = array.ndim + axis - 1
     count = array.shape[blocks]
     ahead = [(0, 0)] * array.ndim

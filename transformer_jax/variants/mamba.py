@@ -25,8 +25,8 @@ class StateSpace(nn.Module):
 
     h_t = exp(-exp(A) d_t) h_(t-1) + d_t B_t x_t^T and y_t = C_t h_t + skip x_t, with d_t =
     softplus(dt_t + offset), after a short causal convolution of x, B and C, and before a gated
-    norm. Dao and Gu 2024, arXiv:2405.21060, sections 5.1, 6 and 7.1. Reads from left to right in
-    time linear in the length; a document begins with an empty state.
+    norm. Dao and Gu 2024, arXiv:2405.21060, sections 5.1, 6 and 7.1. It reads from left to right
+    in time linear in the length; a document begins with an empty state.
 
     Attributes:
       use_bias: Whether the input and output maps have a bias.
@@ -34,10 +34,10 @@ class StateSpace(nn.Module):
       out_init: Initial values of the output kernel.
       dtype: Dtype of the maps; the recurrence is float32 or wider.
       epsilon: Added to the mean square in the norm.
-      expand: Inner features, as a multiple of the width; a head has as many as in attention.
-      state_size: State features per inner feature, N.
+      expand: Inner features as a multiple of the width; a head has as many as in attention.
+      state_size: Number of state features per inner feature, N.
       conv_size: Length of the convolution in tokens.
-      chunk: Tokens that are processed at once; affects only time and memory.
+      chunk: Number of tokens processed in one pass; affects only time and memory.
     """
 
     use_bias: bool = True
@@ -55,8 +55,8 @@ class StateSpace(nn.Module):
         """[..., L, D] -> [..., L, D].
 
         Raises:
-          ValueError: The mask is not purely causal, there is a position term for attention, or the
-            heads do not fit.
+          ValueError: The mask is not causal or hides more than the future and other documents,
+            there is a position term for attention, or head_dim does not divide the inner features.
         """
         segment = segments_of_a_causal_mask(context.mask, "a state-space mixer")
         refuse_terms_of_scores("a state-space mixer", context)
@@ -98,7 +98,7 @@ class StateSpace(nn.Module):
         return out(y_LF.astype(inputs.dtype))
 
     def _convolve(self, inputs: Array, segment: Array | None, slot: CacheSlot | None) -> Array:
-        """Convolves each channel over the last tokens of the same document."""
+        """Convolves each channel over the latest tokens of the same document."""
         size, channels = self.conv_size, inputs.shape[-1]
         kernel = self.param("conv_kernel", _uniform(size), (size, channels))
         bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
@@ -121,7 +121,7 @@ class StateSpace(nn.Module):
 
 
 def _uniform(size: int) -> Initializer:
-    """Initialises uniformly within 1 / sqrt(size), as PyTorch does for such a convolution."""
+    """Returns a uniform initializer within 1 / sqrt(size), PyTorch's for such a convolution."""
     bound = size**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

@@ -9,13 +9,13 @@ from transformer_jax.options import InitialSize, Positive
 
 
 class DynamicTanh(nn.Module):
-    """tanh(alpha x) * scale + bias, alpha one learned number: no statistics at all.
+    """tanh(alpha x) * scale + bias, without statistics; alpha is one learned number.
 
     Zhu et al. 2025, arXiv:2503.10622, equation 2.
 
     Attributes:
       use_bias: Whether there is a bias.
-      initial_alpha: Initial alpha; the paper's 0.5.
+      initial_alpha: Initial value of alpha; 0.5 in the paper.
     """
 
     use_bias: bool = True
@@ -32,13 +32,13 @@ class DynamicTanh(nn.Module):
 
 
 class ZeroCentredRMSNorm(nn.Module):
-    """Root-mean-square norm whose scale is 1 and something learned, from 0: decay pulls it to 1.
+    """Root-mean-square norm with scale 1 + w; w is learned from 0, so decay pulls the scale to 1.
 
-    Gemma's (Gemma team 2024, arXiv:2403.08295, in its published code).
+    As in Gemma (Gemma team 2024, arXiv:2403.08295, in its published code).
 
     Attributes:
       epsilon: Added to the mean square.
-      use_bias: Ignored: every norm is made with it, and this one has no bias.
+      use_bias: Ignored; every norm takes this argument, and this one has no bias.
     """
 
     epsilon: Positive = 1e-5

@@ -16,12 +16,12 @@ from transformer_jax.positions import PositionTerms, Sizes
 
 @dataclasses.dataclass(frozen=True)
 class BiasOfDistances:
-    """A bias computed with the scores, so that attention without scores makes nothing L x L.
+    """A bias computed only along with scores, so that no array is L x L unless the scores are.
 
     Attributes:
       function: (table, distance of the key from the query [..., 1, L, M], query, *options) -> bias
         [..., H, L, M].
-      options: Further arguments, which are not arrays.
+      options: Further arguments of `function`, which are not arrays.
     """
 
     function: Callable[..., Array]
@@ -36,31 +36,31 @@ class BiasOfDistances:
         mask: Array | None,
         first: int | Array = 0,
     ) -> Array:
-        """Returns the bias [..., H, L, M] of queries [..., H, L, K], from position `first` on."""
+        """Returns the bias [..., H, L, M] for queries [..., H, L, K], from position `first` on."""
         position_L = jax.lax.dynamic_slice_in_dim(positions, first, query.shape[-2], axis=-1)
         distances_LM = positions[..., None, :] - position_L[..., :, None]
         return self.function(table, distances_LM[..., None, :, :], query, *self.options)
 
     def terms(self, table: Array, positions: Array) -> PositionTerms:
-        """Returns the terms of a table, [...], and positions, [..., L] int."""
+        """Returns position terms with this bias, for a table [...] and positions [..., L] int."""
         return PositionTerms(bias=jax.tree_util.Partial(self, table, positions))
 
 
 def with_vectors(query_LK: Array, table_RK: Array) -> Array:
-    """[..., L, K] and [R, K] -> [..., L, R], float32 or wider."""
+    """Multiplies queries by vectors: [..., L, K] and [R, K] -> [..., L, R], float32 or wider."""
     wide = jnp.promote_types(query_LK.dtype, jnp.float32)
     table_RK = table_RK.astype(query_LK.dtype)
     return jnp.einsum("...LK,RK->...LR", query_LK, table_RK, preferred_element_type=wide)
 
 
 def alibi_slopes(num_heads: int) -> Array:
-    """Returns the slope of each head: 2^(-8 h / H), h = 1 .. H, for a power of two.
+    """Returns the slope of each head: 2^(-8 h / H), h = 1 .. H, if H is a power of two.
 
-    Press et al. 2022, arXiv:2108.12409, section 3. Other numbers of heads take those of the next
-    lower power of two, then every other one of the next higher, as in the authors' code.
+    Press et al. 2022, arXiv:2108.12409, section 3. For other H, they are the slopes of the next
+    lower power of two, then every second slope of the next higher one, as in the authors' code.
 
     Args:
-      num_heads: Heads, H.
+      num_heads: Number of heads, H.
     Returns:
       [H] float32.
     """
@@ -71,7 +71,7 @@ def alibi_slopes(num_heads: int) -> Array:
 
 
 class ALiBiPositions(nn.Module):
-    """Subtracts from each score the distance of query and key, times a slope of the head.
+    """Subtracts from each score the distance between query and key, times the head's slope.
 
     bias[h, i, j] = -slope_h |i - j|. Press et al. 2022, arXiv:2108.12409, section 3.
     """
@@ -89,15 +89,16 @@ def _alibi_bias(slopes: Array, distances: Array, query: Array) -> Array:
 def relative_buckets(
     distances: Array, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Array:
-    """Returns the bucket of each distance: separate for short ones, logarithmic for long ones.
+    """Returns the bucket of each distance: one per short distance, logarithmic for long ones.
 
     Raffel et al. 2020, arXiv:1910.10683, section 2.1, as in the authors' code. Half of the buckets
-    (of each direction) hold one distance, the rest reach max_distance; all beyond share the last.
+    (in each direction) hold one distance each; the others cover the distances up to max_distance,
+    and all beyond it share the last bucket.
 
     Args:
       distances: [...] int, key minus query position.
       num_buckets: Total number of buckets.
-      max_distance: Beginning of the last bucket.
+      max_distance: Distance at and beyond which all distances share the last bucket.
     Returns:
       [...] int32 in [0, num_buckets).
     """
@@ -113,14 +114,14 @@ def relative_buckets(
 
 
 class T5Positions(nn.Module):
-    """Adds a learned number per head and bucket of distances (Raffel et al. 2020, 2.1).
+    """Adds a learned number per head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    All blocks share the table, as in T5. A distance longer than in training falls into a bucket
+    All blocks share the table, as in T5. A distance longer than any in training falls into a bucket
     that was trained.
 
     Attributes:
       num_buckets: Number of buckets.
-      max_distance: Beginning of the last bucket, in positions.
+      max_distance: Distance, in positions, at and beyond which all share the last bucket.
       std: Standard deviation of the initial table.
     """
 
@@ -133,7 +134,7 @@ class T5Positions(nn.Module):
         """[..., L] int -> a bias [..., H, L, L].
 
         Raises:
-          ValueError: Too few buckets for the distances.
+          ValueError: There are too few buckets, or too many for max_distance.
         """
         exact = self.num_buckets // (4 if not sizes.causal else 2)
         if not 1 <= exact < self.max_distance:
@@ -155,11 +156,11 @@ def _t5_bias(
 
 
 class ShawPositions(nn.Module):
-    """Adds to each key a learned vector of its distance from the query (Shaw et al. 2018).
+    """Adds to each key a learned vector for its distance from the query (Shaw et al. 2018).
 
     score_ij = q_i . (k_j + a_clip(j - i)) / sqrt(d). arXiv:1803.02155, equations 2 and 4. Distances
-    beyond the longest share its vector. The vectors of values (equation 3) are left out: they
-    changed nothing there (table 3).
+    beyond max_distance share the vector of the longest. The vectors for values (equation 3) are
+    left out, since they changed nothing in the paper (table 3).
 
     Attributes:
       max_distance: Longest distance with its own vector, in positions.
@@ -178,7 +179,7 @@ class ShawPositions(nn.Module):
 
 
 def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
-    """Multiplies each query with each vector, [..., H, L, 2k+1], then selects by distance."""
+    """Multiplies each query by each vector, [..., H, L, 2k+1], then selects by distance."""
     longest = len(table) // 2
     rows_LM = jnp.clip(distances, -longest, longest) + longest
     agreement_LR = with_vectors(query, table)
@@ -190,11 +191,11 @@ class ContextualPositions(nn.Module):
     """Positions that count only keys for which the query's gate is open (Golovneva et al. 2024).
 
     g_ij = sigmoid(score_ij), p_ij = sum of g_ik over k = j .. i, and q_i . e[p_ij] is added to the
-    score, e interpolated between integer positions. arXiv:2405.18719, equations 3 to 6. Beyond it
-    counts use the last position, as the paper defines.
+    score, with e interpolated between integer positions. arXiv:2405.18719, equations 3 to 6. Counts
+    beyond max_count use the last position, as in the paper.
 
     Attributes:
-      max_count: Largest distinct position; the paper has 64 and fewer.
+      max_count: Largest distinct position; at most 64 in the paper.
       std: Standard deviation of the initial vectors.
     """
 
@@ -223,7 +224,7 @@ def _contextual_bias(
     mask: Array | None,
     first: int | Array = 0,
 ) -> Array:
-    """Returns the bias; the mask has the positions of the queries, so `first` is not needed."""
+    """Returns the bias; the mask already belongs to these queries, so `first` is not needed."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     gates_LM = jax.nn.sigmoid(
         jnp.einsum("...LK,...MK->...LM", query * scale, key, preferred_element_type=wide)

@@ -14,11 +14,11 @@ class Sinusoidal2DPositions(nn.Module):
     """Adds sinusoids of a patch's row to half of the features, and of its column to the other half.
 
     As in MAE (He et al. 2022, arXiv:2111.06377) and big_vision. Tokens before the patches, such as
-    a class token, have no position in the image and get 0.
+    a class token, have no position in the image; 0 is added to them.
 
     Attributes:
       rms: Root mean square of the addition to the embeddings, initially if it is learned.
-      max_wavelength: Longest wavelength over 2 pi, in patches.
+      max_wavelength: Longest wavelength divided by 2 pi, in patches.
     """
 
     rms: Positive = 0.02

@@ -1,8 +1,8 @@
-"""Skips: earlier streams that a block reads besides the one that reaches it.
+"""Skips: earlier streams that a block reads in addition to its own input.
 
-An entry of SKIPS has `initial`, the initial learned factor of each stream, and
-`reads(block, depth)`, the streams that a block reads. Stream 0 is the embedding, stream n the
-output of block n - 1; n < block.
+An entry of SKIPS has `initial`, the initial value of each stream's learned factor, and
+`reads(block, depth)`, which returns the streams that a block reads. Stream 0 is the embedding,
+stream n the output of block n - 1; a block reads only streams n < block.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from transformer_jax.options import InitialNumber
 
 @dataclasses.dataclass(frozen=True)
 class MirroredSkips:
-    """The second half reads what the first half read, in reverse, as in a U-Net.
+    """Skips to the second half of the blocks from the first, in reverse order, as in a U-Net.
 
     Ronneberger et al. 2015, arXiv:1505.04597, figure 1; for language models in modded-nanogpt
-    (Jordan et al. 2024). Block i of N reads what block N - 1 - i read.
+    (Jordan et al. 2024). Block i of N, if in the second half, reads the input of block N - 1 - i.
 
     Attributes:
       initial: Initial factor of a stream.
@@ -28,7 +28,7 @@ class MirroredSkips:
     initial: InitialNumber = 1.0
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
-        """Returns the stream of the mirror image, in the second half."""
+        """Returns the input of the mirrored block for blocks of the second half, or nothing."""
         mirrored = depth - 1 - block
         return (mirrored,) if mirrored < block else ()
 
@@ -44,7 +44,7 @@ class EmbeddingSkips:
     initial: InitialNumber = 0.0
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
-        """Returns the first stream, if it is not the block's own."""
+        """Returns the embedding, stream 0, unless it is the block's own input."""
         return (0,) if block else ()
 
 
@@ -59,7 +59,7 @@ class DenseSkips(EmbeddingSkips):
     """
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
-        """Returns all streams before the block's own."""
+        """Returns all streams before the block's own input."""
         return tuple(range(block))
 
 
@@ -70,7 +70,7 @@ class Skip(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: Array, earlier: Sequence[Array]) -> Array:
-        """[..., L, D] and a stack of streams -> [..., L, D]."""
+        """[..., L, D] and a sequence of streams -> [..., L, D]."""
         gains = self.param("gain", nn.initializers.constant(self.initial), (len(earlier),))
         for gain, stream in zip(gains.astype(hidden.dtype), earlier, strict=True):
             hidden = hidden + gain * stream

@@ -20,10 +20,10 @@ from transformer_jax.options import InitialNumber, InitialSize, OpenShare, Posit
 
 
 class SigmoidAttention(AttentionVariant):
-    """Independent weights sigmoid(score - log M), M the number of keys that may be attended to.
+    """Independent weights sigmoid(score - log M); M is the number of keys that a query may see.
 
     Ramapuram et al. 2024, arXiv:2409.04431, equation 3 and section 3.2, where M is the length of
-    the sequence; here it counts what the mask allows, so that padding changes nothing.
+    the sequence; here it counts the keys that the mask allows, so that padding changes nothing.
 
     Attributes:
       soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it.
@@ -61,11 +61,11 @@ class SinkAttention(AttentionVariant):
 class TalkingHeadsAttention(AttentionVariant):
     """Heads exchange scores before the softmax, and weights after it.
 
-    Shazeer et al. 2020, arXiv:2003.02436, section 3: S' = P_l S and W' = P_w softmax(S'), P of
-    [H, H] over the heads. Both start near the identity, which is softmax attention.
+    Shazeer et al. 2020, arXiv:2003.02436, section 3: S' = P_l S and W' = P_w softmax(S'), where
+    both P are [H, H], over the heads. They start near the identity, which gives softmax attention.
 
     Attributes:
-      std: Standard deviation of the initial values, which are added to the identity.
+      std: Standard deviation of the initial values that are added to the identity.
     """
 
     std: InitialSize = 0.02
@@ -83,7 +83,7 @@ class TalkingHeadsAttention(AttentionVariant):
 
 
 class HeadMixture(nn.Module):
-    """Multiplies the axis of heads with a matrix that starts near the identity."""
+    """Multiplies the axis of heads by a matrix that starts near the identity."""
 
     std: float
 
@@ -97,15 +97,15 @@ class HeadMixture(nn.Module):
 
 
 class DifferentialAttention(AttentionVariant):
-    """The difference of two softmaxes, which cancels noise common to both.
+    """The difference between two softmaxes, which cancels noise common to both.
 
-    softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), each half of a head's
-    features its own attention with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258, equation 1.
-    Lambda is one learned number per head here, and a rotation covers both halves, while the
-    paper learns exp(q . k) differences and norms each head's output: that is diff_transformer.
+    softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), where each half of
+    a head's features has its own attention, with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258,
+    equation 1. Here, lambda is one learned number per head, and a rotation covers both halves. The
+    paper learns differences of exp(q . k) and normalises each head's output; diff_transformer does.
 
     Attributes:
-      initial_lambda: Initial lambda; the paper's is between 0.2 and 0.8, by depth.
+      initial_lambda: Initial lambda; in the paper between 0.2 and 0.8, depending on depth.
     """
 
     initial_lambda: InitialNumber = 0.5
@@ -132,14 +132,15 @@ class DifferentialAttention(AttentionVariant):
 class DiffTransformer(AttentionVariant):
     """Pairs of heads with shared values: the weights of the second are subtracted from the first's.
 
-    norm((A_h - lambda A_(h + H/2)) [v_h, v_(h + H/2)]) (1 - lambda_0), lambda one number of the
-    layer, exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_0 of learned vectors, and norm the RMS norm of
-    each pair. Ye et al. 2024, arXiv:2410.05258, equations 1 to 3; lambda_0 = 0.8 - 0.6 exp(-0.3 l)
-    in layer l = 0, 1, ... H heads here are H / 2 of the paper's, each of twice the size.
+    norm((A_h - lambda A_(h + H/2)) [v_h, v_(h + H/2)]) (1 - lambda_0), where lambda is one number
+    per layer, exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_0 with learned vectors, and norm is the RMS
+    norm of each pair. Ye et al. 2024, arXiv:2410.05258, equations 1 to 3; lambda_0 =
+    0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ... H heads here are H / 2 of the paper's, each of
+    twice the size.
 
     Attributes:
       epsilon: Added to the mean square of the norm.
-      lambda_start: Lambda_0 of all layers, instead of the paper's.
+      lambda_start: Value of lambda_0 in all layers; the paper's if None.
       rms: Root mean square of the initial vectors.
     """
 
@@ -149,7 +150,7 @@ class DiffTransformer(AttentionVariant):
     hides_weights: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Creates the norm of the pairs."""
+        """Creates the norm that is applied to pairs."""
         self.norm = RMSNorm(self.epsilon)
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
@@ -159,12 +160,12 @@ class DiffTransformer(AttentionVariant):
         differences_HLM = self._differences(weights_HLM, query.shape[-1], call.layer)
         of_pairs = jnp.concatenate(jnp.split(value, 2, axis=-3), axis=-1)
         mixed = self.norm(weighted_sum(differences_HLM, of_pairs)) * (1 - self._start(call.layer))
-        # [..., H/2, L, 2V] -> [..., H, L, V]: a pair's features in two heads behind each other.
+        # [..., H/2, L, 2V] -> [..., H, L, V]: a pair's features in two successive heads.
         halves = jnp.stack(jnp.split(mixed, 2, axis=-1), axis=-3)
         return halves.reshape(*mixed.shape[:-3], heads, *halves.shape[-2:]).astype(value.dtype)
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """Returns the differences [..., H, L, M], for inspection."""
+        """Returns the differences of weights, [..., H, L, M], for inspection."""
         weights_HLM = self._softmax(query, key, call)
         return jnp.repeat(self._differences(weights_HLM, query.shape[-1], call.layer), 2, axis=-3)
 

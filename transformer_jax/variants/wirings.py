@@ -12,10 +12,10 @@ from transformer_jax.sites import site
 
 
 class Sequential(Block):
-    """Abstract base class of wirings that connect all branches alike, one after another."""
+    """Abstract base class of wirings that connect all branches the same way, in sequence."""
 
     def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
-        """Returns the stream [..., L, D] after a branch, given its name and the stream before."""
+        """Returns the stream [..., L, D] after a branch, given the branch's name and the stream."""
         raise NotImplementedError
 
     @nn.compact
@@ -50,7 +50,7 @@ class NoResidual(Sequential):
 
 
 class ReZero(Sequential):
-    """x + alpha f(x), alpha a learned number that starts at 0, without norms.
+    """x + alpha f(x), without norms; alpha is a learned number that starts at 0.
 
     Bachlechner et al. 2020, arXiv:2003.04887, equation 2.
     """
@@ -64,10 +64,10 @@ class ReZero(Sequential):
 
 
 class LayerScale(Sequential):
-    """x + diag(gains) f(norm(x)), the gains learned (Touvron et al. 2021, arXiv:2103.17239, eq. 4).
+    """x + diag(gains) f(norm(x)) with learned gains (Touvron et al. 2021, arXiv:2103.17239, eq. 4).
 
     Attributes:
-      initial: The gains at the start; the paper's 0.1 up to 18 blocks, 1e-5 up to 24, then 1e-6.
+      initial: Initial gains; in the paper 0.1 up to 18 blocks, 1e-5 up to 24, then 1e-6.
     """
 
     initial: InitialSize = 0.1
@@ -83,17 +83,17 @@ class LayerScale(Sequential):
 class DeepNorm(Sequential):
     """norm(alpha x + f(x)): post-norm for very deep stacks; beta makes branches start smaller.
 
-    Beta scales values, the feed-forward layer and output kernels. Wang et al. 2022,
+    Beta scales the initial kernels of values, feed-forward layers and outputs. Wang et al. 2022,
     arXiv:2203.00555, figure 2: an encoder or a decoder of N blocks alone has alpha = (2N)^(1/4) and
-    beta = (8N)^(-1/4); with both, N blocks each, the encoder has 0.81 N^(5/16) and 0.87 N^(-5/16),
-    the decoder (3N)^(1/4) and (12N)^(-1/4).
+    beta = (8N)^(-1/4). In a model with both, of N blocks each, the encoder has 0.81 N^(5/16) and
+    0.87 N^(-5/16), and the decoder (3N)^(1/4) and (12N)^(-1/4).
     """
 
     final_norm: ClassVar[bool] = False
 
     @classmethod
     def branch_gain(cls, depth: int, side: str) -> float:
-        """Returns beta."""
+        """Returns beta, the factor of the initial deviation."""
         return _deep_norm_gains(depth, side)[1]
 
     @nn.nowrap
@@ -104,7 +104,7 @@ class DeepNorm(Sequential):
 
 
 def _deep_norm_gains(depth: int, side: str) -> tuple[float, float]:
-    """Returns alpha and beta."""
+    """Returns DeepNorm's alpha and beta."""
     blocks = max(depth, 1)
     if side == "encoder":
         return 0.81 * blocks ** (5 / 16), 0.87 * blocks ** (-5 / 16)
@@ -118,7 +118,8 @@ class Parallel(Block):
     arXiv:2204.06745.
 
     Attributes:
-      share_norm: Whether all branches share a norm, as in GPT-J, or each has one, as in GPT-NeoX.
+      share_norm: Whether all branches share a norm, as in GPT-J; if not, each has its own, as in
+        GPT-NeoX.
     """
 
     share_norm: Switch = False
