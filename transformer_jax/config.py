@@ -1,9 +1,10 @@
-"""Every option of a run: type, default, meaning. Nothing here imports jax.
+"""Every option of a run, with its type, default and meaning. Nothing here imports jax.
 
-A config has a section for each class below. An option whose value names a variant (`model.norm`)
-has a section beside it for the options of the chosen one (`model.norm_options`), or shares its own
-(`schedule.warmup_steps`): those are the typed fields of the variant. Variants of one family that
-have an option of the same name share it, so that it stays stated when another variant is chosen.
+A config has a section for each class below. If the value of an option names a variant
+(`model.norm`), the variant's own options are in a section beside it (`model.norm_options`) or in
+the same section (`schedule.warmup_steps`). They are the typed fields of the variant. Variants of
+one family share options of the same name, so that such an option stays stated when a different
+variant is chosen.
 """
 
 import math
@@ -36,7 +37,7 @@ def _are_shares(value: tuple) -> bool:
 
 
 def _are_multipliers(value: tuple) -> bool:
-    pairs = [part.split("=") for part in value]  # pydantic takes a ValueError for False
+    pairs = [part.split("=") for part in value]  # pydantic treats a ValueError as False
     return all(path and 0 <= float(factor) < math.inf for path, factor in pairs)
 
 
@@ -95,7 +96,7 @@ class Run:
 
 
 class Seeds:
-    """Separate seeds, which replace `seed` for one purpose each.
+    """Separate seeds, each of which replaces `seed` for one purpose.
 
     Attributes:
       initial: Seed of the initial values; `seed` if None.
@@ -112,7 +113,7 @@ class Data:
     """Training and evaluation data.
 
     Attributes:
-      task: What an example is, and how it is scored.
+      task: Kind of example, and how it is scored.
       source: Name of embedded data, or a path. language_modelling and masked_language_modelling:
         shakespeare, movie_snippets; a text file, a folder of .txt files, or shards made by `python
         -m experiments.make_shards`. Synthetic tasks with a known best loss: copy, reverse, recall,
@@ -122,21 +123,22 @@ class Data:
         digits, fashion_mnist; an .npz file, a folder of IDX files, CIFAR-10's binary version, or a
         folder with a folder of pictures per class. vector_classification: an .npz file with vectors
         [N, L, F] and labels [N].
-      tokenizer: Tokenizer. A tokenizer.json is that of a run or of Hugging Face. Shards have their
-        own.
+      tokenizer: Tokenizer. A tokenizer.json may come from a run or from Hugging Face. Shards have
+        their own tokenizer.
       vocab_size: Vocabulary size of a bpe or word tokenizer, which is trained on the training
         split. Special tokens that some tasks need (end, mask) are added.
       document_separator: Line that ends a document ('' is an empty line), or None if each file is a
-        document. Shards must be made with the same one.
-      separate_documents: Documents in one window neither attend to nor predict each other.
-      splits: Shares of the training, validation and test split. Texts are split in order, rows and
-        images at random (translations of one sentence together). If the source has a test set,
-        validation is drawn from the rest.
-      split_seed: Seed of the random split. Not part of `seed`, so that runs with other seeds are
-        evaluated on the same examples.
-      train_examples: Number of labelled training examples, or None for all; a smaller set is part
-        of a larger one.
-      length: Length of the model's input in tokens, L, special tokens included.
+        document. Shards must be made with the same separator.
+      separate_documents: Prevents documents in one window from attending to or predicting each
+        other.
+      splits: Shares of the training, validation and test splits. Texts are split in order, rows and
+        images at random; translations of one sentence stay together. If the source has a test set,
+        the validation split is drawn from the rest.
+      split_seed: Seed of the random split. It does not depend on `seed`, so that runs with
+        different seeds are evaluated on the same examples.
+      train_examples: Number of labelled training examples, or None for all. A smaller set is a
+        subset of a larger one.
+      length: Length of the model's input in tokens, L, including special tokens.
     """
 
     task: Annotated[str, Variant("data.tasks:TASKS", "data")] = "language_modelling"
@@ -155,10 +157,11 @@ class Model(ModelOptions):
     """The model.
 
     Attributes:
-      architecture: Architecture; the task decides which ones are possible. A class of your own gets
-        the model options that it has fields for, and its other fields are options too.
-      match_parameters: Chooses the width of a recurrent architecture so that it has as many
-        parameters as this architecture with the same options; None leaves the width.
+      architecture: Architecture; the task decides which ones are possible. A class of your own
+        receives the model options that match its fields; its other fields are options too.
+      match_parameters: Reference architecture: the width of a recurrent architecture is chosen to
+        match the number of parameters that the reference has with the same options. None keeps the
+        width.
       max_length: Longest possible input in tokens, at least data.length.
       dtype: Precision of the computation. Parameters, optimizer, softmax, norms and loss are always
         float32.
@@ -171,17 +174,19 @@ class Model(ModelOptions):
 
 
 class Mesh:
-    """Number of devices per axis of the mesh. A mesh changes only the order of sums, so a run may
-    continue with another one.
+    """Number of devices per axis of the mesh.
+
+    A mesh changes only the order of sums, so a run may be continued with a different one.
 
     Attributes:
-      data: Devices that each take a part of the batch; -1 means all that the other axes leave.
+      data: Devices that each take a part of the batch; -1 means all devices that the other axes
+        leave.
       fsdp: Devices that each take a part of the batch, and keep a part of every large array of
         parameters and optimizer state.
       tensor: Devices that each have some heads and some hidden features.
       sequence: Devices that each have some positions of each sequence.
-      rules: Rules that divide arrays over the mesh, see transformer_jax/sharding.py, or MODULE:NAME
-        of a function that returns such Rules.
+      rules: Rules that divide arrays over the mesh (see transformer_jax/sharding.py), or
+        MODULE:NAME of a function that returns such Rules.
     """
 
     data: MeshSize = 1
@@ -195,11 +200,11 @@ class Initial:
     """Sources of initial weights other than random initialisation.
 
     Attributes:
-      weights: Weights for every parameter with the same path and shape. The tokenizer must be the
-        same: give data.tokenizer the run's tokenizer.json. `--config=FOLDER` also takes a Hugging
-        Face folder's shapes and tokenizer.
-      word_vectors: Word vectors in word2vec's text format for the embedding of the words that the
-        file has. model.width must be their size.
+      weights: Source of the weights of every parameter with the same path and shape. The tokenizer
+        must be the same: set data.tokenizer to the run's tokenizer.json. `--config=FOLDER` also
+        takes a Hugging Face folder's shapes and tokenizer.
+      word_vectors: File of word vectors in word2vec's text format, for the embeddings of the words
+        that it contains. model.width must be the size of the vectors.
     """
 
     weights: WeightsPath | None = None
@@ -214,13 +219,13 @@ class Training:
       batch_size: Examples per update, B.
       accumulation: Number of parts in which a batch is computed, to save memory; a divisor of
         batch_size. The gradient is that of the whole batch; each part draws its own dropout.
-      loss_chunk: Number of positions whose logits are made at once, to save memory, or None for
-        all.
+      loss_chunk: Number of positions whose logits are computed at a time, to save memory, or None
+        for all.
       frozen: Parameters that are not trained, e.g. token_embedding or block_0/attention.
-      weight_ema: Decay per update of an exponential moving average of the weights, which is
-        evaluated, sampled from and loaded, or None for the weights themselves.
-      clip_norm: Largest global norm of the gradient; a larger gradient is scaled down. None does
-        not clip.
+      weight_ema: Decay per update of an exponential moving average of the weights, or None for no
+        average. The average replaces the weights in evaluation, sampling and loading.
+      clip_norm: Largest global norm of the gradient; a larger gradient is scaled down. None
+        disables clipping.
     """
 
     steps: Count = 2000
@@ -236,7 +241,7 @@ class Objective:
     """The training objective. Evaluation always uses cross-entropy.
 
     Attributes:
-      name: See docs/catalogue.md.
+      name: Objective; see docs/catalogue.md.
     """
 
     name: Annotated[str, Variant("training.objectives:OBJECTIVES", "objective")] = "cross_entropy"
@@ -246,13 +251,14 @@ class Optimizer:
     """The optimizer.
 
     Attributes:
-      name: See docs/catalogue.md.
+      name: Optimizer; see docs/catalogue.md.
       learning_rate: Peak learning rate.
-      weight_decay: Weight decay. It is multiplied with the learning rate; in adam and sgd it is
-        added to the gradient.
+      weight_decay: Weight decay. It is multiplied by the learning rate; in adam and sgd it is added
+        to the gradient.
       decay_parameters: Names of the parameters with weight decay.
-      learning_rate_multipliers: Factors of the learning rate by parameter path; 0 freezes.
-      decay_multipliers: Factors of the weight decay by parameter path.
+      learning_rate_multipliers: Factors for the learning rate by parameter path; 0 freezes a
+        parameter.
+      decay_multipliers: Factors for the weight decay by parameter path.
     """
 
     name: Annotated[str, Variant("training.optimizers:OPTIMIZERS", "optimizer")] = "adamw"
@@ -267,7 +273,7 @@ class Schedule:
     """The learning rate schedule.
 
     Attributes:
-      name: See docs/catalogue.md.
+      name: Schedule; see docs/catalogue.md.
     """
 
     name: Annotated[str, Variant("training.schedules:SCHEDULES", "schedule")] = "warmup_cosine"
@@ -280,9 +286,9 @@ class Evaluation:
       every: Updates between evaluations on the validation split. After the last update the
         validation and test splits are evaluated.
       batch_size: Examples per evaluation batch.
-      stride: Tokens between the starts of two windows, at most data.length (None). Each token is
-        scored once.
-      metrics: Metrics besides loss, accuracy and the task's own scores, see docs/catalogue.md, or
+      stride: Tokens between the starts of consecutive windows, at most data.length, which None
+        stands for. Each token is scored once.
+      metrics: Metrics besides loss, accuracy and the task's own scores (see docs/catalogue.md), or
         MODULE:NAME of your own.
       target: Validation loss that metrics such as updates_to_target refer to.
     """
@@ -295,12 +301,14 @@ class Evaluation:
 
 
 class Hooks:
-    """Functions that are called during training. They do not affect it, except those marked
-    `intervenes`.
+    """Functions that are called during training.
+
+    They do not affect training, except those marked `intervenes`.
 
     Attributes:
-      functions: Hooks, or MODULE:NAME of your own; their numbers go to metrics.jsonl.
-      every: Updates between two calls; hooks are also called after the last update.
+      functions: Hooks, or MODULE:NAME of your own; the numbers they return are written to
+        metrics.jsonl.
+      every: Updates between calls; hooks are also called after the last update.
     """
 
     functions: Annotated[tuple[str, ...], Variant("training.hooks:HOOKS")] = ()
@@ -311,9 +319,9 @@ class Logging:
     """Logging. It does not affect the trained parameters.
 
     Attributes:
-      every: Updates between rows of metrics.jsonl, which are means since the last row.
-      writers: Further destinations of the rows of metrics.jsonl (the extra `trackers`). wandb
-        writes offline unless WANDB_MODE is set.
+      every: Updates between rows of metrics.jsonl; each row holds means since the previous one.
+      writers: Further destinations for the rows of metrics.jsonl; they require the extra
+        `trackers`. wandb writes offline unless WANDB_MODE is set.
     """
 
     every: Count = 10
@@ -324,8 +332,8 @@ class Checkpoint:
     """Checkpoints. They do not affect the trained parameters.
 
     Attributes:
-      every: Updates between checkpoints. The last update is always saved.
-      keep: Number of newest checkpoints that are kept.
+      every: Updates between checkpoints. A checkpoint is always saved after the last update.
+      keep: Number of checkpoints to keep, the newest ones.
     """
 
     every: Count = 500
@@ -336,8 +344,8 @@ class Sample:
     """The sample at the end. It does not affect the trained parameters.
 
     Attributes:
-      num_tokens: Tokens of the sample; 0 draws none.
-      temperature: Divisor of the logits; 0 takes the likeliest token.
+      num_tokens: Number of tokens in the sample; 0 draws no sample.
+      temperature: Divisor of the logits; 0 always takes the likeliest token.
     """
 
     num_tokens: Natural = 300
@@ -362,7 +370,7 @@ SECTIONS: dict[str, type] = {
     "sample.": Sample,
 }
 
-# The options that every config has, by their full keys; those of variants come with the variant.
+# Options that every config has, by full key; each variant adds its own.
 OPTIONS: dict[str, Option] = {
     f"{prefix}{name}": option
     for prefix, section in SECTIONS.items()
@@ -370,7 +378,7 @@ OPTIONS: dict[str, Option] = {
 }
 DEFAULTS: dict[str, Any] = {key: option.default for key, option in OPTIONS.items()}
 
-# What chooses a variant that has options: its key -> the section of these options.
+# Key of an option that chooses a variant with options -> the section of those options.
 VARIANT_SECTIONS = {
     key: option.variant.section
     for key, option in OPTIONS.items()

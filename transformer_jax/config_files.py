@@ -1,4 +1,4 @@
-"""Configs: running their files, changing them from the command line, storing them as JSON."""
+"""Configs: running their files, changing values from the command line, storing them as JSON."""
 
 import contextlib
 import copy
@@ -30,36 +30,36 @@ from transformer_jax.resolve import (
 
 _UNREADABLE = object()  # no option accepts it
 
-# What every version has stored; a config without them lost a part.
+# Keys that every version has stored; a config without one of them is incomplete.
 _ALWAYS_STORED = (
     *("seed", "data.source", "data.length", "model.width", "training.steps", "optimizer.name"),
     *("schedule.name", "evaluation.every", "logging.every", "checkpoint.every"),
     "sample.num_tokens",
 )
 
-# Changing these changes no bit of the trained parameters, so a run may be resumed with others.
+# Changing these changes no bit of the trained parameters, so a resumed run may have other values.
 CADENCE = (
     *("evaluation.every", "evaluation.batch_size", "evaluation.metrics", "evaluation.target"),
     *("logging.", "checkpoint.", "sample."),
 )
 
-# Options that name code which sees training and does not change it, unless a hook intervenes.
+# Options that name code which observes training without changing it, unless a hook intervenes.
 WATCHING = ("evaluation.metrics", "hooks.functions")
 
-# These change the order of sums, so a run may be resumed with others and is told that.
+# These change only the order of sums: a resumed run may have other values, and a message says so.
 PLACEMENT = ("mesh.",)
 
-# What `train --extend` may change from an update on.
+# Options that `train --extend` may change for the following updates.
 EXTENDABLE = ("training.steps", "optimizer.learning_rate", "schedule.")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:
-    """Returns whether a full key is one of the names, or in a section named by one (`data.`)."""
+    """Returns whether a full key is one of the names, or is in a section that is one (`data.`)."""
     return key in names or key.startswith(tuple(name for name in names if name.endswith(".")))
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
-    """Returns values by full key, with references resolved, in the config's order."""
+    """Returns a config's values by full key, in its order, with references resolved."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, (ConfigDict, Mapping)):
@@ -75,7 +75,7 @@ def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
 
 
 def report(problems: list[str]) -> None:
-    """Raises InvalidInput if there is any problem; at most seven are spelled out."""
+    """Raises InvalidInput if there are problems; the message lists at most seven."""
     if len(problems) > 7:
         problems = [*problems[:7], f"... and {len(problems) - 7} more"]
     if problems:
@@ -83,9 +83,9 @@ def report(problems: list[str]) -> None:
 
 
 def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
-    """Runs the `get_config` of a config file and applies overrides from the command line.
+    """Returns the config of a config file's `get_config`, with command-line overrides applied.
 
-    The result is checked and locked; `overrides` are full key -> text of the value.
+    The result is checked and locked. `overrides` maps full keys to the texts of values.
 
     Raises:
       InvalidInput: The file cannot be used, or any key or value is wrong.
@@ -119,25 +119,25 @@ class ConfigFile:
             spec.loader.exec_module(self.module)
 
     def call(self, name: str) -> Any:
-        """Returns the result of one of its functions.
+        """Calls one of the file's functions and returns its result.
 
         Raises:
-          InvalidInput: The function does not exist, or raised an error.
+          InvalidInput: The function does not exist or raised an error.
         """
         with self._faults():
             return getattr(self.module, name)()
 
     def config(self, overrides: Mapping[str, str]) -> ConfigDict:
-        """Returns the config with overrides from the command line, see load_config."""
+        """Returns the config with overrides from the command line; see load_config."""
         config = self.stated(overrides)
         _complete(config)
         return changed(config, texts=overrides)
 
     def stated(self, overrides: Mapping[str, str]) -> ConfigDict:
-        """Returns the stated config, with defaults for required values that overrides give.
+        """Returns the stated config, with defaults for required values that overrides set.
 
         Raises:
-          InvalidInput: It is no config, lacks a required value, or has unknown keys.
+          InvalidInput: It is not a config, lacks a required value, or has unknown keys.
         """
         config = self.call("get_config")
         if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
@@ -147,8 +147,8 @@ class ConfigFile:
             _fill_required(config, overrides)
             flat = flatten(config)
             problems = import_own({k: v for k, v in flat.items() if k not in overrides})
-            # Before defaults are filled in, which would replace a dict that stands where a value
-            # belongs.
+            # Checked before defaults are filled in, which would replace a dict given in place of a
+            # value.
             changes = {**flat, **{key: v for key, v in overrides.items() if key in CHOICES}}
             unknown = [unknown_key(key, changes) for key in flat if not option_for(key, changes)]
             report(problems + unknown)
@@ -158,12 +158,12 @@ class ConfigFile:
     def _faults(self) -> Generator[None]:
         """Re-raises errors in the user's file as InvalidInput with the line number."""
         try:
-            with importable_from(Path.cwd()):  # so that a config finds the one it derives from
+            with importable_from(Path.cwd()):  # so that a config finds its base config
                 yield
         except Exception as error:
             frames = frames_in(error, Path(self.path).absolute())
             line = f" at line {frames[-1].lineno}" if frames else ""
-            if isinstance(error, InvalidInput):  # of ours, that the file called
+            if isinstance(error, InvalidInput):  # raised by our code, which the file called
                 raise InvalidInput(f"{self.given}{line}: {error}") from error
             is_one = "of original type" in str(error)
             hint = "\nseveral values are a tuple: ('one',)" if is_one else ""
@@ -172,9 +172,9 @@ class ConfigFile:
 
 
 def defaults() -> ConfigDict:
-    """Returns a config with every option at its default, as a start.
+    """Returns a config with every option at its default, as a starting point.
 
-    Options of variants are not in it; they have their default until they are stated.
+    It leaves out the options of variants, which have their defaults until they are stated.
     """
     config = ConfigDict()
     _complete(config)
@@ -187,11 +187,11 @@ def _complete(config: ConfigDict) -> None:
     missing = (key for key in DEFAULTS if key not in flat)
     for key in sorted(missing, key=lambda key: isinstance(DEFAULTS[key], SameAs)):
         default = DEFAULTS[key]
-        if isinstance(default, SameAs):  # whose value was added before
+        if isinstance(default, SameAs):  # the other value was added before
             section, _, name = default.key.rpartition(".")
             default = _section_of(config, section).get_oneway_ref(name)
         _assign(config, key, default)
-    for section in VARIANT_SECTIONS.values():  # where options of variants are stated
+    for section in VARIANT_SECTIONS.values():  # for the options of variants that are stated later
         _section_of(config, section)
 
 
@@ -203,7 +203,7 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
 
 
 def _section_of(config: ConfigDict, section: str) -> ConfigDict:
-    """Returns a section, which is added if it is missing."""
+    """Returns a section of a config, adding it if it is missing."""
     for name in section.split(".") if section else ():
         with config.unlocked():
             if name not in config:
@@ -226,7 +226,7 @@ def changed(
       changes: Full key -> value.
       texts: Full key -> text of the value.
     Raises:
-      InvalidInput: Any key or value is wrong; all problems in one report.
+      InvalidInput: A key or value is wrong; one message reports all problems.
     """
     config, texts = copy.deepcopy(config), texts or {}
     all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
@@ -255,7 +255,7 @@ def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
     """Gives required placeholders of ml_collections a default if an override sets them.
 
     Raises:
-      InvalidInput: No override sets one of them.
+      InvalidInput: A placeholder is not set by any override.
     """
     for key, holder, reference in list(_unset(config)):
         default = DEFAULTS.get(key)
@@ -269,7 +269,7 @@ def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
 
 
 def _unset(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, ConfigDict, Any]]:
-    """Yields key, section and reference of each required placeholder without a value."""
+    """Yields (key, section, reference) for each required placeholder without a value."""
     for name, value in config.items(preserve_field_references=True):
         if isinstance(value, ConfigDict):
             yield from _unset(value, f"{prefix}{name}.")
@@ -302,11 +302,11 @@ def _nested(flat: Mapping[str, Any]) -> dict:
 
 
 def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> ConfigDict:
-    """Reads a stored config as data and checks it against the options of this version.
+    """Returns a stored config, read as data and checked against this version's options.
 
     Args:
       text: Result of to_json.
-      origin: Its place, for messages.
+      origin: Place of the text, for messages.
       stated: Keys that were not at their default in the version that stored them; other keys are
         dropped if this version does not know them. None means all keys.
     Raises:
@@ -340,7 +340,7 @@ def options_of(config: ConfigDict, key: str) -> dict[str, Any]:
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
     """Returns the sha256 of user-defined code that affects training, by MODULE:NAME.
 
-    Includes hooks that intervene or are not imported; excludes metrics.
+    Hooks that intervene or are not imported are included; metrics are not.
     """
     return hashes_of([
         choice
@@ -350,7 +350,7 @@ def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
 
 
 def own_modules(config: ConfigDict) -> set[str]:
-    """Returns the modules of all user-defined code that a config names."""
+    """Returns the names of the modules of all user-defined code that a config names."""
     return {choice.partition(":")[0] for _, choice in own_choices_of(flatten(config))}
 
 
@@ -363,7 +363,7 @@ def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
 def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns differing values, (old, new), by full key, except keys among `but` (is_among)."""
+    """Returns (old, new) of differing values by full key, except keys among `but` (is_among)."""
     before, after = resolved(old), resolved(new)
     return {
         key: (before.get(key), after.get(key))

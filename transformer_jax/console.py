@@ -8,7 +8,10 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Becomes `python -m experiments`, in any folder if the clone is installed with `pip -e`."""
+    """Replaces this process with `python -m experiments`.
+
+    This works in any folder if the clone is installed with `pip install -e`.
+    """
     if not Path("experiments/__main__.py").is_file() and not importlib.util.find_spec(
         "experiments"
     ):

@@ -1,7 +1,8 @@
 """Cross-field validation: combinations of individually valid options that make no sense together.
 
-All functions take a completed flat config: full key -> value, with the options that the chosen
-variants read. Private functions yield a key and the reason why its value is refused.
+Functions that take `flat` expect a completed flat config: full key -> value, including the options
+that the chosen variants read. The `_of_...` functions yield pairs: a key, and the reason why its
+value is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +14,12 @@ from transformer_jax.options import is_user_defined, nearest_divisor
 
 # Schedules that end with the run, which has to be longer than their warm-up.
 ENDING = ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
-_OF_ATTENTION = {  # these would do nothing if a mixer takes the place of attention
+_OF_ATTENTION = {  # without effect if a different mixer replaces attention
     "attention": "softmax",
     "query_key_norm": "none",
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
 }
-_UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # makes blocks differ
+_UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # else blocks differ
 _BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
 _MUP_OPTIMIZERS = ("adamw", "adam", "lion", "schedule_free")
 Flat = Mapping[str, Any]
@@ -117,7 +118,7 @@ def _of_mup(flat: Flat) -> Problems:
 
 
 def _without_mup_rule(flat: Flat) -> Iterator[str]:
-    """Yields options that muP has no scaling rule for."""
+    """Yields reasons why muP has no scaling rule for a config."""
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
     attention, mixer = flat["model.attention"], flat["model.mixer"]
     architecture, mlp_dim = flat["model.architecture"], flat["model.mlp_dim"]
@@ -192,7 +193,7 @@ def _of_task(flat: Flat) -> Problems:
     task, architecture = flat["data.task"], flat["model.architecture"]
     length, stride = flat["data.length"], flat["evaluation.stride"]
     fitting, matched = traits_of(task).architectures, flat["model.match_parameters"]
-    # A user-defined task may have either.
+    # A user-defined task may be a classification or have windows.
     classifies = task.endswith("_classification") or is_user_defined(task)
     has_windows = task == "language_modelling" or is_user_defined(task)
     if fitting and architecture not in fitting and not is_user_defined(architecture):

@@ -1,6 +1,7 @@
 """Options declared by typed fields of a section or a variant: their checks and descriptions.
 
-pydantic checks values against the types. `--help`, docs/options.md and error messages use them.
+pydantic checks values against the types. `--help`, docs/options.md and error messages use the
+descriptions.
 """
 
 import ast
@@ -45,7 +46,7 @@ class Option:
 
     @property
     def variant(self) -> Variant | None:
-        """Table of the entries that the value may name, or None."""
+        """Mark that names the table of allowed entries, or None."""
         return self.mark(Variant)
 
     @property
@@ -103,10 +104,10 @@ class Option:
         return known and len(set(values)) == len(values)
 
     def parse(self, text: str) -> Any:
-        """Returns the value of a text from the command line.
+        """Returns the value that a text from the command line stands for.
 
         Raises:
-          ValueError: The text is not such a value.
+          ValueError: The text does not stand for a value of this type.
         """
         base, _, optional = self._parts
         if optional and text in ("None", "none", "null"):
@@ -116,7 +117,7 @@ class Option:
                 raise ValueError(text)
             return _SWITCHES[text.lower()]
         if base is int:
-            number = float(text.replace("_", ""))  # 1e3 is what people write
+            number = float(text.replace("_", ""))  # accepts 1e3 too
             if number != int(number):
                 raise ValueError(text)
             return int(text) if text.lstrip("+-").isdigit() else int(number)
@@ -138,14 +139,14 @@ def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 
 def _literals(base: Any) -> tuple[str, ...]:
-    """Returns the names of a Literal, or of a tuple of them."""
+    """Returns the names in a Literal, or in a tuple of Literals; () for other types."""
     if typing.get_origin(base) is tuple:
         base = typing.get_args(base)[0]
     return typing.get_args(base) if typing.get_origin(base) is Literal else ()
 
 
 def _bounds(metadata: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Returns the lower and the upper bound as (number, whether it is allowed), or None."""
+    """Returns the lower and upper bounds: (number, whether it is allowed), or None if absent."""
     low = next(((m.ge, True) for m in metadata if isinstance(m, Ge)), None)
     high = next(((m.le, True) for m in metadata if isinstance(m, Le)), None)
     low = low or next(((m.gt, False) for m in metadata if isinstance(m, Gt)), None)
@@ -153,7 +154,7 @@ def _bounds(metadata: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _within(base: Any, metadata: tuple[Any, ...]) -> str:
-    """Returns the values of a type within its bounds, in words."""
+    """Returns a description of the values of a type within its bounds."""
     low, high = _bounds(metadata)
     noun = {int: "an integer", float: "a number", str: "a string"}.get(base, str(base))
     if low and high:
@@ -173,7 +174,7 @@ def _number_within(base: Any, metadata: tuple[Any, ...]) -> str:
 
 
 def _parsed_tuple(text: str) -> tuple:
-    """Reads (a, b, c) or a,b,c."""
+    """Returns the tuple that `(a, b, c)` or `a,b,c` stands for."""
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError, TypeError):
@@ -189,7 +190,7 @@ def as_text(value: Any) -> str:
 
 
 def split_values(text: str) -> list[str]:
-    """Returns the values of VALUE,VALUE, split at commas outside of brackets."""
+    """Returns the parts of VALUE,VALUE, split at commas outside brackets."""
     return re.split(r",(?![^(]*\))", text)
 
 
@@ -209,7 +210,7 @@ def options_of_section(section: type) -> dict[str, Option]:
 
 
 def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
-    """Returns the options of a variant, a class or function, by name.
+    """Returns the options of a variant (a class or function) by name.
 
     Raises:
       ValueError: An option has no default.
@@ -221,14 +222,14 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
             raise ValueError(f"{name}: an option needs a default")
     options = {name: Option(kind, parameters[name].default) for name, kind in kinds.items()}
     for name, option in options.items():
-        shared = option.mark(Doc)  # of a type that several variants share
+        shared = option.mark(Doc)  # description of a type that several variants share
         meaning = shared.documentation if shared else meanings.get(name, "")
         options[name] = dataclasses.replace(option, meaning=meaning)
     return options
 
 
 def _meanings(owner: Any) -> dict[str, str]:
-    """Returns the descriptions in a docstring, and in those of base classes, by name.
+    """Returns the descriptions in the docstrings of an object and its base classes, by name.
 
     Fields are described under "Attributes:", arguments under "Args:".
     """

@@ -1,11 +1,11 @@
-"""The errors that end a command with a message instead of a traceback."""
+"""Errors that end a command with a message instead of a traceback."""
 
 import importlib.util
 from collections.abc import Iterable
 
 
 class Stop(Exception):
-    """An expected end of a command: a message for the user, not a fault of the program."""
+    """An expected end of a command, with a message for the user; not a fault of the program."""
 
     exit_code = 1
 
@@ -26,7 +26,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Returns the command that installs an extra; it names the clone, since no index has it."""
+    """Returns the command that installs an extra from the clone; no package index has it."""
     return f"pip install -e '.[{extra}]' in the clone of transformer_jax"
 
 
@@ -38,6 +38,6 @@ def require(package: str, who: str, extra: str = "train") -> None:
 
 def suggest(wrong: object, candidates: Iterable[str]) -> str:
     """Returns '; did you mean X?' for the nearest candidate, or ''; see suggestions.py."""
-    from transformer_jax import suggestions  # only where something is wrong
+    from transformer_jax import suggestions  # imported only if something is wrong
 
     return suggestions.suggest(wrong, candidates)

@@ -1,4 +1,4 @@
-"""Options of a transformer, as one value. No jax here."""
+"""Options of a transformer, as one value. Nothing here imports jax."""
 
 import dataclasses
 import re
@@ -30,49 +30,50 @@ LayerPattern = Annotated[
 class ModelOptions:
     """Options of a transformer, as one value.
 
-    A field that names a variant may hold a class, or a partial of one, instead. `..._options` hold
-    the options of the chosen variants, and `layer_types` by letter what types of layers have
-    otherwise.
+    A field that names a variant may hold a class, or a partial of one, instead. The `..._options`
+    fields hold the options of the chosen variants. `layer_types` holds, by letter, the options in
+    which a type of layer differs.
 
     Attributes:
       width: Model width, D.
       depth: Number of blocks.
-      num_heads: Attention heads, H; must divide width unless head_dim is given.
-      num_kv_heads: Key and value heads, G, a divisor of H; H if None. 1 is multi-query attention.
-      head_dim: Features of one head, K; width / num_heads if None.
-      value_dim: Features of one head's values, V; head_dim if None.
-      mlp_dim: Features inside the feed-forward layer, F. If None, 4 * width, or 8/3 * width for
-        gated layers, which have three matrices.
+      num_heads: Number of attention heads, H; must divide width unless head_dim is given.
+      num_kv_heads: Number of key and value heads, G, a divisor of H; H if None. 1 is multi-query
+        attention.
+      head_dim: Number of features of one head, K; width / num_heads if None.
+      value_dim: Number of features of one head's values, V; head_dim if None.
+      mlp_dim: Number of features inside the feed-forward layer, F. If None, 4 * width, or 8/3 *
+        width for gated layers, which have three matrices.
       position: Position encoding.
       mixer: Layer that mixes positions: attention, or a recurrence.
       attention: Variant of attention.
-      attention_scale: Factor of the scores; 1 / sqrt(head_dim) if None.
+      attention_scale: Factor that multiplies the scores; 1 / sqrt(head_dim) if None.
       query_key_norm: Norm of the queries and keys of each head.
       mask: Mask of self-attention, in addition to the causal mask of a decoder: full hides nothing
         more; causal is for encoders; prefix and unmasked show the future.
       feed_forward: Feed-forward layer.
       activation: Activation of the feed-forward layer.
       norm: Normalisation.
-      embedding_norm: A norm follows the sum of the embeddings, as in BERT and BART.
+      embedding_norm: Adds a norm after the sum of the embeddings, as in BERT and BART.
       wiring: Wiring of attention, feed-forward layer and norms in a block.
       initialisation: Initial values.
       parametrisation: Scaling of initial values, learning rates and logits with the width:
         standard, or muP.
       layers: Layer types by letter, one per block and repeated over the depth, e.g. "LLLG";
-        `layer_types.L` says how blocks of type L differ. Empty: all blocks are alike.
-      distinct_blocks: Number of blocks with their own parameters, which the other blocks share; all
-        if None. 1 is ALBERT's (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the universal
-        transformer's.
-      sharing: Order of shared blocks: in a cycle (1 2 3 1 2 3) or in sequence (1 1 2 2 3 3), Takase
-        and Kiyono 2021, arXiv:2104.06022, section 2.
+        `layer_types.L` says how blocks of type L differ. If empty, all blocks are alike.
+      distinct_blocks: Number of blocks with parameters of their own, which the other blocks share;
+        all blocks if None. ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the
+        universal transformer have 1.
+      sharing: Order of shared blocks: in a cycle (1 2 3 1 2 3) or in sequence (1 1 2 2 3 3); see
+        Takase and Kiyono 2021, arXiv:2104.06022, section 2.
       skips: Skip connections from earlier blocks.
-      scan_layers: Runs the blocks as a loop (nn.scan), so that deep models compile faster; to save
-        memory combine it with `remat`. Caches and captured sites keep one entry per block.
-      remat: Rematerialisation: what a block keeps for the backward pass.
-      use_bias: Projections, feed-forward layers and norms have a bias.
-      dropout_rate: Dropout rate after the embedding, of the attention weights and after each
+      scan_layers: Runs the blocks as a loop (nn.scan), so that deep models compile faster; combine
+        it with `remat` to save memory. Caches and captured sites keep one entry per block.
+      remat: Rematerialisation: the values that a block keeps for the backward pass.
+      use_bias: Gives projections, feed-forward layers and norms a bias.
+      dropout_rate: Rate of dropout after the embedding, on the attention weights and after each
         branch.
-      attention_dropout_rate: Dropout rate of the attention weights alone; dropout_rate if None.
+      attention_dropout_rate: Rate of dropout on the attention weights alone; dropout_rate if None.
       stochastic_depth: Share of examples that skip the branches of the last block in training;
         earlier blocks skip proportionally less (Huang et al. 2016, arXiv:1603.09382).
       init_std: Standard deviation of the initial values.
@@ -134,15 +135,15 @@ class ModelOptions:
 
     @property
     def unit(self) -> int:
-        """Number of blocks that a scan repeats."""
+        """Number of consecutive blocks that a scan repeats."""
         return max(1, len(self.layers))
 
     @classmethod
     def of(cls, **fields: Any) -> "ModelOptions":
-        """Makes them of fields by name; dicts may be given for the options of variants.
+        """Returns options with these fields; dicts may be given for the options of variants.
 
         Raises:
-          ValueError: There is no such field.
+          ValueError: There is no field with one of these names.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
@@ -151,7 +152,7 @@ class ModelOptions:
         return cls(**FrozenOptions.of(fields))
 
 
-# Options of the model that a type of layer may have otherwise: `model.layer_types.L.mask`.
+# Options of the model that a type of layer may override, e.g. `model.layer_types.L.mask`.
 LAYER_FIELDS = (
     *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
     *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),

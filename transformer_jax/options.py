@@ -1,7 +1,7 @@
-"""Types of options, and marks on them.
+"""Types of options, and the marks that annotate them.
 
-A field of a config's section, or a field or argument of a variant, is an option if its type is one
-of these, `Annotated` with constraints of its own, or a `Literal`:
+A field of a config's section, or a field or argument of a variant, is an option if its type is
+defined here, is `Annotated` with constraints of its own, or is a `Literal`:
 
     max_wavelength: Positive = 10_000.0
     scaling: Literal["none", "linear"] = "none"
@@ -24,12 +24,12 @@ FINITE = Predicate(math.isfinite)
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Describes the values of a type that a bound does not describe.
+    """Describes allowed values that bounds alone cannot describe.
 
     Attributes:
-      words: Allowed values.
-      example: One of them, as written on the command line.
-      names: Allowed names, for completion, if they can be listed.
+      words: Allowed values in words.
+      example: One allowed value, as written on the command line.
+      names: Allowed names for completion, if they can be listed.
     """
 
     words: str
@@ -42,15 +42,15 @@ class Variant:
     """Marks an option whose value names an entry of a table, or user-defined code MODULE:NAME.
 
     Attributes:
-      table: Place of the table, "module:NAME" within this package.
-      section: Section of a config that holds the options of the chosen entry; "" if it has none.
+      table: Location of the table: "module:NAME" within this package.
+      section: Section of a config that holds the options of the chosen entry; "" if there is none.
     """
 
     table: str
     section: str = ""
 
     def entries(self) -> Mapping[str, Any]:
-        """Returns the table of variants by name: classes, functions, or "module:NAME" (lazy)."""
+        """Returns the variants by name: classes, functions, or "module:NAME" (imported lazily)."""
         return imported(f"transformer_jax.{self.table}")
 
 
@@ -61,14 +61,14 @@ class UserDefined:
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """Marks an option that only decides where parameters start."""
+    """Marks an option that affects only the initial values of parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
     """Marks a number that the compiled training step takes as an argument.
 
-    Runs that differ only in such numbers share one program, see training/prepared.py.
+    Runs that differ only in such numbers share one program; see training/prepared.py.
     """
 
 
@@ -83,7 +83,7 @@ def imported(place: str) -> Any:
 
 
 def entry_of(table: Mapping[str, Any], name: str) -> Any:
-    """Returns an entry of a table of variants, imported if the table has it as "module:NAME"."""
+    """Returns an entry of a table of variants, imported if the table holds "module:NAME"."""
     entry = table[name]
     return imported(entry) if isinstance(entry, str) else entry
 
@@ -111,12 +111,12 @@ class FrozenOptions(dict):
     """A hashable mapping of options."""
 
     def __hash__(self) -> int:
-        """Hashes names and values."""
+        """Returns a hash of the names and values."""
         return hash(frozenset(self.items()))
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "FrozenOptions":
-        """Makes them from a mapping, and nested ones from its mappings."""
+        """Returns frozen options made from a mapping; mappings inside it are frozen too."""
         made = {k: cls.of(v) if isinstance(v, Mapping) else v for k, v in options.items()}
         return cls({k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
 
@@ -129,7 +129,7 @@ class SameAs:
 
 
 def is_user_defined(value: Any) -> bool:
-    """Returns whether a value looks like MODULE:NAME, user-defined code."""
+    """Returns whether a value has the form MODULE:NAME of user-defined code."""
     pattern = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 

@@ -1,7 +1,7 @@
-"""User-defined code that a config names by MODULE:NAME.
+"""User-defined code that a config names as MODULE:NAME.
 
-A config file is a program that its user started, so its code is imported. A stored run may be
-somebody else's: the code it names is imported only if its module is allowed by name.
+A config file is a program that its user started, so the code it names is imported. A stored run may
+be somebody else's: the code it names is imported only if its module is allowed by name.
 """
 
 import ast
@@ -21,7 +21,7 @@ from transformer_jax.errors import InvalidInput, Stop, suggest
 from transformer_jax.options import UserDefined, Variant, entry_of, is_user_defined
 
 PACKAGE = Path(__file__).parent
-# What a hook may declare as its arguments, see training/hooks.py.
+# Arguments that a hook may declare; see training/hooks.py.
 HOOK_ARGUMENTS = ("state", "run", "task", "batch", "step")
 
 
@@ -33,7 +33,7 @@ def names_own(key: str, value: Any) -> bool:
 
 
 def intervenes(hook: str) -> bool:
-    """Returns whether a hook is marked as one that changes training, or is not imported and may."""
+    """Returns whether a user-defined hook is marked as changing training, or is not imported."""
     found = find(hook)
     return is_user_defined(hook) and (found is None or getattr(found, "intervenes", False))
 
@@ -45,12 +45,12 @@ def find(choice: str) -> Any:
 
 
 def load(choice: str, key: str) -> Any:
-    """Imports MODULE:NAME.
+    """Imports MODULE:NAME and returns the object.
 
     The module is in the current folder or on Python's path; `key` is the option that names it.
 
     Raises:
-      InvalidInput: There is no such file, it raises an error, or does not define the name.
+      InvalidInput: There is no such file, or the file raises an error or does not define the name.
     """
     module_name, _, name = choice.partition(":")
     file, module = own_file(choice), sys.modules.get(module_name)
@@ -69,20 +69,20 @@ def load(choice: str, key: str) -> Any:
     if getattr(module, "__file__", None) != str(file):
         raise InvalidInput(f"{key}={choice}: a module of that name is in use; rename {file}")
     found = getattr(module, name, None)
-    # A name that the file only imports, a shell for example, is not what a user wrote.
+    # A name that the file only imports, e.g. a function that starts a shell, is refused.
     if found is None or getattr(found, "__module__", None) != module_name:
         raise InvalidInput(f"{key}={choice}: {file} defines no {name}")
     return found
 
 
 def _root(file: Path, module: str) -> Path:
-    """Returns the folder that the import of a file's module starts from."""
+    """Returns the folder from which a file's module is imported."""
     return file.parents[module.count(".") + (file.name == "__init__.py")]
 
 
 @contextlib.contextmanager
 def importable_from(folder: Path) -> Generator[None]:
-    """Puts a folder first on Python's path meanwhile."""
+    """Puts a folder first on Python's path while the context is open."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -136,10 +136,10 @@ def refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def faults_of(*choices: str) -> Generator[None]:
-    """Re-raises errors in called code, KEY=MODULE:NAME, as InvalidInput with the line number."""
+    """Re-raises errors in `choices` (KEY=MODULE:NAME) as InvalidInput with the line number."""
     try:
         yield
-    except (Stop, AssertionError):  # a law that was broken has its own message
+    except (Stop, AssertionError):  # a broken law has its own message
         raise
     except Exception as error:
         frames = frames_in(error, *(own_file(choice.partition("=")[2]) for choice in choices))
@@ -166,15 +166,15 @@ def own_file(choice: str) -> Path | None:
 def own_files(choice: str) -> list[Path]:
     """Returns the file of MODULE:NAME, and the user's other files that it imports.
 
-    These are in the folder that its import starts from, or in its package if it is installed;
-    their imports count too. [] if there is no such file.
+    The user's files are those in the folder from which the module is imported, or in its package if
+    it is installed; their imports count too. Returns [] if there is no such file.
     """
     first, module = own_file(choice), choice.partition(":")[0]
     if first is None:
         return []
     root, files = _root(first, module), [first]
     is_installed = bool({"site-packages", "dist-packages"} & {*root.parts})
-    for file in files:  # which grows meanwhile
+    for file in files:  # the list grows meanwhile
         for parts in _imports_of(file, root):
             if parts[0] == PACKAGE.name or (is_installed and parts[0] != module.split(".")[0]):
                 continue
@@ -187,11 +187,11 @@ def own_files(choice: str) -> list[Path]:
 
 
 def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
-    """Yields imports of a file from a root folder: modules, and names that may be modules."""
+    """Yields the imports in a file as parts of paths: modules, and names that may be modules."""
     package = file.relative_to(root).parent.parts
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # of a module that is never reached
+    except (SyntaxError, ValueError):  # the file is not valid Python, so it cannot be imported
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -203,13 +203,13 @@ def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
 
 
 def hash_of_file(choice: str) -> str:
-    """Returns the sha256 of the file of MODULE:NAME and of its imports; "" without a file."""
+    """Returns the sha256 of the file of MODULE:NAME and its imports; "" if there is no file."""
     files = own_files(choice)
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest() if files else ""
 
 
 def hashes_of(choices: Collection[str]) -> dict[str, str]:
-    """Returns the sha256 of the files of user-defined code by MODULE:NAME, if it has files."""
+    """Returns the sha256 of user-defined code by MODULE:NAME; code without files is left out."""
     return {choice: digest for choice in choices if (digest := hash_of_file(choice))}
 
 

@@ -1,7 +1,7 @@
-"""Checks a flattened config: full key -> value.
+"""Checks of a flat config: full key -> value.
 
-A flat config states options. `completed` adds the defaults of options that the chosen variants
-have; `stated` is the reverse.
+A flat config holds the stated options. `completed` adds the defaults of all options that are read;
+`stated` removes values that equal their defaults.
 """
 
 import functools
@@ -18,7 +18,7 @@ from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.options import SameAs, entry_of, is_user_defined
 from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, names_own
 
-# What decides which options are read, and so the defaults of others.
+# Options that decide which others are read, and therefore which defaults apply.
 CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 _FOLLOWED = tuple(usual.key for usual in DEFAULTS.values() if isinstance(usual, SameAs))
 _TYPES = "model.layer_types."
@@ -30,7 +30,8 @@ _ANYTHING = Option(Any, None)  # an option of user-defined code that is not impo
 def split_type(key: str) -> tuple[str, str | None]:
     """Splits `model.layer_types.L.mask` into the option `model.mask` and the letter of the type.
 
-    Any other key has no letter; an option that no type may have keeps its key.
+    Any other key is returned unchanged, with None. If layer types may not override the option, the
+    whole key is returned with the letter.
     """
     letter, dot, rest = key.removeprefix(_TYPES).partition(".")
     if not key.startswith(_TYPES) or not dot or len(letter) != 1:
@@ -44,7 +45,7 @@ def letters_of(flat: Mapping[str, Any]) -> list[str]:
 
 
 def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
-    """Returns the flat config of a model whose blocks all have one layer type."""
+    """Returns the flat config of a model whose blocks all have this layer type, if one is given."""
     if letter is None:
         return dict(flat)
     plain = {key: split_type(key) for key in flat}
@@ -55,9 +56,9 @@ def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
 
 
 def variant_options(key: str, choice: Any) -> dict[str, Option] | None:
-    """Returns the options of a variant, e.g. rms_norm of model.norm, by their full keys.
+    """Returns the options of a variant, e.g. rms_norm for model.norm, by their full keys.
 
-    Those of user-defined code that is not imported are unknown: None.
+    Returns None for user-defined code that is not imported, since its options are unknown.
     """
     if is_user_defined(choice):
         variant = find(choice)
@@ -75,13 +76,13 @@ def _entries(key: str) -> Mapping[str, Any]:
 
 @functools.cache
 def _options_in(section: str, variant: Any) -> dict[str, Option]:
-    """Returns a variant's options by full keys, except those that every config has."""
+    """Returns a variant's options by full key, except those that every config has."""
     keyed = {f"{section}.{name}": option for name, option in declared_options(variant).items()}
     return {key: option for key, option in keyed.items() if key not in OPTIONS}
 
 
 def _chosen(flat: Mapping[str, Any], choosers: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yields (option, value) of these choices, and the architecture to match in size."""
+    """Yields (key, value) of these choices; model.architecture also with the one to match."""
     for key in choosers:
         yield key, flat.get(key, DEFAULTS[key])
         if key == "model.architecture" and (matched := flat.get("model.match_parameters")):
@@ -97,7 +98,7 @@ def options_read(flat: Mapping[str, Any]) -> dict[str, Option]:
 
 
 def all_options() -> dict[str, list[tuple[str, Option]]]:
-    """Returns all options of all variants: pairs (name of the variant, option) by full key."""
+    """Returns the options of all variants: lists of (variant's name, option) by full key."""
     found: dict[str, list[tuple[str, Option]]] = {}
     for key in VARIANT_SECTIONS:
         for name in _entries(key):
@@ -125,16 +126,16 @@ def option_for(key: str, flat: Mapping[str, Any]) -> Option | None:
 
 
 def _choosers_of(key: str) -> list[str]:
-    """Returns the options that choose the variants whose section has this key."""
+    """Returns the keys that choose the variants whose options are in this key's section."""
     section = key.rpartition(".")[0]
     return [chooser for chooser, known in VARIANT_SECTIONS.items() if known == section]
 
 
 def read_instead(key: str, flat: Mapping[str, Any]) -> str:
-    """Returns the choice because of which an option is not read, e.g. "model.position=rotary".
+    """Returns the choice that makes an option unused, e.g. "model.position=rotary".
 
     Returns:
-      "" if it is read, by the model or by a layer type.
+      "" if the model or a layer type reads the option.
     """
     plain, letter = split_type(key)
     choosers = _choosers_of(plain)
@@ -149,7 +150,7 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
 
 
 def unread(flat: Mapping[str, Any]) -> dict[str, str]:
-    """Returns, by full key, the choice that ignores a stated option, for options not read."""
+    """Returns the choice that makes a stated option unused, by full key of each unused option."""
     return {key: choice for key in flat if (choice := read_instead(key, flat))}
 
 
@@ -157,7 +158,7 @@ def unread(flat: Mapping[str, Any]) -> dict[str, str]:
 
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a flat config with the defaults of all options that are read."""
+    """Returns a flat config with defaults added for all options that are read."""
     defaults = {key: option.default for key, option in options_read(flat).items()}
     whole = {**DEFAULTS, **defaults, **flat}
     return {key: whole[v.key] if isinstance(v, SameAs) else v for key, v in whole.items()}
@@ -196,7 +197,7 @@ def problems_of(flat: Mapping[str, Any]) -> list[str]:
 
 
 def import_own(flat: Mapping[str, Any]) -> list[str]:
-    """Imports the user-defined code that a config names; returns the errors."""
+    """Imports the user-defined code that a config names; returns error messages."""
     problems = []
     for key, choice in own_choices_of(flat):
         try:
@@ -215,7 +216,7 @@ def import_own(flat: Mapping[str, Any]) -> list[str]:
 
 
 def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (key, MODULE:NAME) of all user-defined code that a flat config names."""
+    """Returns (key, MODULE:NAME) for all user-defined code that a flat config names."""
     return [
         (key, one)
         for key, value in flat.items()
@@ -225,7 +226,7 @@ def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
-    """Returns the message that an option does not exist in a config, with the nearest one."""
+    """Returns the message that a config has no such option, with the nearest one."""
     (plain, letter), name = split_type(key), key.rpartition(".")[2]
     for chooser, choice in _chosen(of_type(flat, letter), _choosers_of(plain)):
         variant = find(choice) if is_user_defined(choice) else None

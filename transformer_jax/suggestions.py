@@ -1,10 +1,10 @@
-"""Suggests the name that was probably meant, also for words of other tools."""
+"""Suggestions of the name that was probably meant, including names from other tools."""
 
 import difflib
 from collections.abc import Iterable
 from typing import Any
 
-_NAMES = {  # KEY or KEY=VALUE -> its names in other tools, in lower case; the last entry counts
+_NAMES = {  # KEY or KEY=VALUE -> its names in other tools, in lower case; the last entry wins
     "data.source": ("dataset", "data", "corpus", "path"),
     "data.vocab_size": ("vocab", "n_vocab", "num_tokens"),
     "data.length": (
@@ -70,15 +70,15 @@ _NAMES = {  # KEY or KEY=VALUE -> its names in other tools, in lower case; the l
     "schedule.name=warmup_stable_decay": ("wsd", "trapezoidal"),
     "schedule.name=inverse_square_root": ("noam", "inv_sqrt", "rsqrt"),
 }
-# The reverse.
+# The reverse: a name in other tools -> KEY or KEY=VALUE.
 OTHER_NAMES = {name: our_name for our_name, names in _NAMES.items() for name in names}
 
 
 def suggest(wrong: Any, candidates: Iterable[str]) -> str:
-    """Returns '; did you mean X?' for the nearest candidate, or nothing.
+    """Returns '; did you mean X?' for the nearest candidate, or ''.
 
-    Keys are compared whole and by their last part, so a right name in a wrong section is found,
-    as are other tools' names for an option or value, and names in another letter case.
+    Keys are compared as a whole and by their last part, so that a correct name in a wrong section
+    is found. Other tools' names, and names in different letter case, are found too.
     """
     candidates, wrong = list(candidates), str(wrong)
     tail = wrong.rsplit(".", 1)[-1]
@@ -94,14 +94,17 @@ def suggest(wrong: Any, candidates: Iterable[str]) -> str:
 
 
 def _longer(wrong: str, candidates: list[str]) -> list[str]:
-    """Returns the only option of the same section with this beginning: dropout for dropout_rate."""
+    """Returns a list of the only option in the same section with this prefix, or [].
+
+    For example, model.dropout gives model.dropout_rate.
+    """
     begun = [name for name in candidates if name.startswith(wrong) and "." in wrong]
     of_section = [name for name in begun if name.rpartition(".")[0] == wrong.rpartition(".")[0]]
     return of_section if len(of_section) == 1 else []
 
 
 def _called_otherwise(name: str, candidates: list[str]) -> list[str]:
-    """Returns the candidate that has this name elsewhere: a value, or a key with its value."""
+    """Returns candidates that other tools call by this name: a value, or a key with its value."""
     key, equals, value = OTHER_NAMES.get(name, "").partition("=")
     spellings = [f"{c}{equals}{value}" for c in candidates if c in (key, f"--config.{key}")]
     return spellings or [c for c in candidates if value and c == value]

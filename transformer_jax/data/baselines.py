@@ -1,11 +1,12 @@
 """Simple methods such as n-grams; a model that does not beat them has not learned yet.
 
-Text: interpolated Kneser–Ney models of 1 to 6 tokens, see ngrams; masked tokens are predicted from
-the nearest on both sides. Labels: the most frequent class; a linear model (logistic regression with
-an L2 penalty, of which the validation split chooses the strength) on pixels, vectors, or TF-IDF
-weights of tokens and pairs of neighbours (Wang and Manning 2012, aclanthology.org/P12-2018); for
-images and vectors the nearest neighbour (Cover and Hart 1967). All use the training split,
-or the first 20 million tokens of a longer text, and are scored on the same targets as models.
+Text: interpolated Kneser–Ney models of 1 to 6 tokens (see ngrams); masked tokens are predicted from
+the nearest tokens on both sides. Labels: the most frequent class; a linear model on pixels,
+vectors, or TF-IDF weights of tokens and pairs of neighbours (Wang and Manning 2012,
+aclanthology.org/P12-2018); for images and vectors the nearest neighbour (Cover and Hart 1967). The
+linear model is logistic regression with an L2 penalty, whose strength the validation split chooses.
+All methods use the training split, or the first 20 million tokens of a longer text, and are scored
+on the same targets as models.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,9 +23,9 @@ from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageM
 from transformer_jax.data.tasks.translation import Translation
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> score
-LONGEST = 6  # n-gram
+LONGEST = 6  # tokens of an n-gram
 _AROUND = (-3, 2, -2, 1, -1)  # neighbours of a masked token, the nearest last
-_MOST_TOKENS = 20_000_000  # that are counted, of a longer text
+_MOST_TOKENS = 20_000_000  # counted in a longer text
 _ROWS = 256
 _ITERATIONS = 100  # of L-BFGS
 _STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # of the penalty, strongest first
@@ -32,9 +33,10 @@ _SCORED = ("validation", "test")
 
 
 class Baselines(NamedTuple):
-    """Scores of the simple methods: method -> split -> loss in nats or accuracy or both.
+    """Scores of the simple methods, and the one to beat.
 
-    `gate` is the method that a base has to beat by default, or None if none is known.
+    `scores` holds the loss in nats, the accuracy or both, by method and then split. `gate` is the
+    method that a base must beat by default, or None if none is known.
     """
 
     scores: dict[str, Scores]
@@ -44,8 +46,8 @@ class Baselines(NamedTuple):
 def baselines_of(task: Task, steps: int) -> Baselines:
     """Fits and scores every simple method for a task.
 
-    A task needs a class for each example, or a token at each position; else there are no scores.
-    If its training split cannot be listed, `steps` training batches are read.
+    Methods are known for tasks with a class for each example or a token at each position.
+    If a task's training split cannot be listed, `steps` training batches are read.
     """
     first = task.batch(0, 0)
     inputs, shape = first["inputs"], np.shape(first["targets"])
@@ -148,7 +150,7 @@ def _of_labels(task: Task, steps: int, has_words: bool) -> dict[str, Scores]:
 
 
 def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns inputs [N, ...] and labels [N] of all scored examples."""
+    """Returns inputs [N, ...] and labels [N] of the scored examples."""
     inputs, labels, count = [], [], 0
     for batch in batches:
         is_scored = np.asarray(batch["weights"]) > 0
@@ -171,7 +173,7 @@ def _flat(inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], Any]:
-    """Returns a function from texts to sparse rows [N, F] of TF-IDF weights, of length 1."""
+    """Returns a function from texts to sparse unit-length rows [N, F] of TF-IDF weights."""
     from scipy import sparse
 
     def codes_of(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +186,7 @@ def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndar
         return rows[codes > 0], codes[codes > 0]
 
     rows, codes = codes_of(inputs)
-    seen = np.unique(np.stack([codes, rows]), axis=1)  # each once in an example
+    seen = np.unique(np.stack([codes, rows]), axis=1)  # each code once per example
     known, examples = np.unique(seen[0], return_counts=True)
     known, examples = known[examples > 1], examples[examples > 1]
     rarity = np.log(len(inputs["tokens"]) / examples) + 1
@@ -202,12 +204,12 @@ def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndar
     return features
 
 
-_SECOND = 1 << 22  # tokens of a second text are other tokens
+_SECOND = 1 << 22  # added to the tokens of a second text, which count as different ones
 _PAIRS = 1 << 24
 
 
 def _fitted(x: Any, labels: np.ndarray, classes: int) -> Iterator[np.ndarray]:
-    """Yields weights [F + 1, K] per strength that minimise mean loss + strength / 2 |weights|^2."""
+    """Yields weights [F + 1, K] of least mean loss + strength / 2 |weights|^2 for each strength."""
     from scipy import optimize, special
 
     count, width = x.shape

@@ -1,4 +1,4 @@
-"""Our tokenizers as Hugging Face tokenizers, for models that are exported."""
+"""Hugging Face forms of this package's tokenizers, for exported models."""
 
 import json
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ from transformer_jax.errors import InvalidInput
 def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
     """Returns a `tokenizers.Tokenizer` with the same tokens.
 
-    Exceptions: texts that spell out a special token, e.g. "[MASK]", and, for words, final Greek
-    capitals.
+    Tokens can differ for texts that spell out a special token, e.g. "[MASK]", and, with a word
+    tokenizer, for words that end with a Greek capital.
 
     Args:
       tokenizer: An entry of TOKENIZERS, or a Hugging Face tokenizer.
-      template: Tokens around a text, e.g. "{begin} $A {end}". These tokens, and those
-        for padding and masks, are added if the tokenizer lacks them. None keeps the
-        file's own template.
+      template: Special tokens around a text, e.g. "{begin} $A {end}". They, and those for
+        padding and masks, are added if the tokenizer lacks them. None keeps the file's
+        own template.
     Raises:
       InvalidInput: The tokenizer is user-defined.
     """
@@ -55,7 +55,7 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the names of padding, begin, end and mask tokens: the tokenizer's own, or ours."""
+    """Returns the names of padding, begin, end and mask by purpose: the tokenizer's, or ours."""
     has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda _: None
     return {
         purpose: next((name for name in names if has(name) is not None), names[0])
@@ -74,7 +74,7 @@ def _without_template(library: Any, tokenizer: Tokenizer) -> Any:
         by_byte = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         made.pre_tokenizer, made.decoder = by_byte, library.decoders.ByteLevel()
     elif isinstance(tokenizer, CharTokenizer):
-        # Words of one character; unknown characters are refused there too.
+        # Words of one character; unknown characters are refused by the library too.
         symbols = tokenizer.to_json()["symbols"]
         made = library.Tokenizer(library.models.WordLevel(_numbered(symbols), unk_token=""))
         any_character = library.Regex(r"[\s\S]")
@@ -84,7 +84,7 @@ def _without_template(library: Any, tokenizer: Tokenizer) -> Any:
         words, unknown = _numbered(tokenizer.words), tokenizer.words[0]
         made = library.Tokenizer(library.models.WordLevel(words, unk_token=unknown))
         made.normalizer = library.normalizers.Lowercase()
-        # Python's \w: letters, numbers and the underscore; theirs holds marks that combine too.
+        # Python's \w has letters, numbers and the underscore; theirs also has combining marks.
         word = library.Regex(r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]")
         made.pre_tokenizer = library.pre_tokenizers.Split(word, "removed", invert=True)
     elif isinstance(tokenizer, BPETokenizer | HuggingFaceTokenizer):

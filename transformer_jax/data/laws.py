@@ -4,8 +4,8 @@
         law(task)
 
 This package's tests apply them to every entry of TASKS. A user-defined task must obey all but the
-last before it trains; the test that `python -m experiments.new task` writes applies all. A law
-raises AssertionError with its observation.
+last before it is trained on; the test that `python -m experiments.new task` writes applies all. A
+law that is broken raises an AssertionError, which states the observation.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from transformer_jax.data.order import SPLITS
 from transformer_jax.data.tasks.batch import Batch, Task, batch_rows, rows_of_batch, take_rows
 
 _STEPS = (0, 1, 7)
-_SIZES = (4, 7)  # of batches in which the same split is evaluated
-_LOOKED_AT = 20  # training batches that evaluated examples are looked for in
+_SIZES = (4, 7)  # batch sizes with which the same split is evaluated
+_LOOKED_AT = 20  # training batches that are searched for evaluated examples
 
 
 def whole_batches(task: Task) -> None:
@@ -48,7 +48,7 @@ def whole_batches(task: Task) -> None:
 
 
 def pure_batches(task: Task) -> None:
-    """The batch of a seed and a step is always the same, whole or in rows, with one shape."""
+    """A seed and a step always give the same batch, whole or by rows; all have one shape."""
     before = [task.batch(1, step) for step in _STEPS]
     task.batch(2, 3)
     shapes = None
@@ -63,7 +63,7 @@ def pure_batches(task: Task) -> None:
 
 
 def whole_splits(task: Task) -> None:
-    """A split is scored completely, each target once, in batches of any size with one shape."""
+    """A split is scored completely, each target once, at any batch size, in one shape."""
     for split in SPLITS[1:]:
         rows, weight = [], []
         for size in _SIZES:
@@ -84,7 +84,7 @@ def whole_splits(task: Task) -> None:
 
 
 def padding_has_no_weight(task: Task) -> None:
-    """Padded positions, by `segments`, have weight 0."""
+    """Positions that `segments` marks as padding have weight 0."""
     for name, batch in _some_batches(task):
         segments = batch["inputs"].get("segments")
         if segments is not None and np.shape(segments) == np.shape(batch["targets"]):
@@ -93,7 +93,7 @@ def padding_has_no_weight(task: Task) -> None:
 
 
 def disjoint_splits(task: Task) -> None:
-    """No evaluated example is trained on, or in the other evaluated split."""
+    """No evaluated example is trained on or belongs to both evaluated splits."""
     held = {
         split: {row for batch in task.evaluation_batches(split, 64) for row in rows_of_batch(batch)}
         for split in SPLITS[1:]
@@ -126,7 +126,7 @@ def predicts_its_inputs(batch: Batch) -> bool:
 
 
 def _some_batches(task: Task) -> Iterator[tuple[str, Batch]]:
-    """Yields batches of training, and the first and last of each evaluated split, with names."""
+    """Yields names and batches: some of training, the first and last of each evaluated split."""
     for step in _STEPS:
         yield f"training batch {step}", task.batch(0, step)
     for split in SPLITS[1:]:

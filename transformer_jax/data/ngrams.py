@@ -7,31 +7,32 @@ import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch
 
-NOTHING = -1  # stands where a text or a window has not begun
+NOTHING = -1  # stands for tokens before the start of a text or a window
 
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
     """Counts of the n-grams of one length; contexts are numbered from 0 to C - 1."""
 
-    contexts: np.ndarray  # codes of the contexts, ascending, [C]: first token, number of the rest
-    grams: np.ndarray  # codes of the n-grams, ascending: number of the context and last token
-    counts: np.ndarray  # of each n-gram; if a longer order exists, of tokens before it
+    contexts: np.ndarray  # ascending codes [C] of (first token, number of the remaining context)
+    grams: np.ndarray  # ascending codes of (number of the context, last token)
+    counts: np.ndarray  # of each n-gram; below the longest order, of different tokens before it
     totals: np.ndarray  # sum of the counts after each context, [C]
     kinds: np.ndarray  # number of different tokens after each context, [C]
-    discount: float  # of each count
+    discount: float  # subtracted from each count
 
 
 @dataclasses.dataclass(frozen=True)
 class NGrams:
-    """Interpolated Kneser–Ney: Kneser and Ney 1995; Chen and Goodman 1999, section 2.7.
+    """Interpolated Kneser–Ney model (Kneser and Ney 1995; Chen and Goodman 1999, section 2.7).
 
-    p(w | h) = max(c(h w) - D, 0) / c(h) + D N(h) / c(h) * p(w | h'), h' being h without its first
-    token, and N(h) the number of different tokens after h; shorter n-grams are counted by different
-    tokens before them; the lowest order is 1 / V. D = n1 / (n1 + 2 n2) for each order (Ney et al.
-    1994), n1 and n2 being how many n-grams were counted once and twice; 1/2 if n1 is 0.
+    p(w | h) = max(c(h w) - D, 0) / c(h) + D N(h) / c(h) * p(w | h'), where h' is h without its
+    first token, and N(h) is the number of different tokens after h. A shorter n-gram is counted
+    once for each different token before it; the lowest order is 1 / V. D = n1 / (n1 + 2 n2) for
+    each order (Ney et al. 1994), where n1 and n2 n-grams were counted once and twice; D is 1/2 if
+    n1 is 0.
 
-    `orders` are of one token, two tokens, ...
+    `orders` holds the counts of n-grams of one token, two tokens, ...
     """
 
     vocab_size: int
@@ -39,11 +40,11 @@ class NGrams:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, vocab_size: int) -> "list[NGrams]":
-        """Counts targets and their contexts; returns a model with all available orders.
+        """Returns the models with the first order, the first two, ..., all available orders.
 
         Args:
-          rows: [N, order] int: each target last, after its context, nearest last; NOTHING for
-            missing tokens.
+          rows: [N, order] int: the context of each target, nearest token last, and then the
+            target; NOTHING for missing tokens.
           vocab_size: V.
         """
         count, order = rows.shape
@@ -67,7 +68,7 @@ class NGrams:
             context = np.full(count, NOTHING)
             context[has_context] = numbers
             wider = context * vocab_size + targets
-            # Of shorter n-grams, each different token before them is counted once.
+            # Shorter n-grams are counted once for each different token before them.
             _, one_of_each = np.unique(wider[has_context], return_index=True)
             grams, counts = np.unique(gram[has_context[one_of_each]], return_counts=True)
             shorter = (*shorter, _counted(contexts, grams, counts, vocab_size))
@@ -75,14 +76,14 @@ class NGrams:
         return models
 
     def log_probabilities(self, contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns log p(target | context) by all orders up to the context's length plus one.
+        """Returns log p(target | context) from all orders up to the context's length plus one.
 
         Args:
-          contexts: Tokens before, [..., C] int, nearest last; more than needed, and tokens before
-            NOTHING, are ignored.
+          contexts: Preceding tokens, [..., C] int, nearest last; those beyond the longest order,
+            and those before NOTHING, are ignored.
           targets: [...] int.
         Returns:
-          [...] nats, negative.
+          Negative numbers in nats, [...].
         """
         probability = np.full(targets.shape, 1 / self.vocab_size)
         context = np.zeros(targets.shape, np.int64)
@@ -102,11 +103,11 @@ class NGrams:
 
 
 def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
-    """Returns each target after tokens near its place, [B, L, len(distances) + 1], see of_rows.
+    """Returns rows for of_rows, [B, L, len(distances) + 1]: tokens near each target, and it.
 
     Args:
       batch: Tokens and targets, [B, L] int.
-      distances: Distance of each token from the target's place in the inputs, nearest last.
+      distances: Offset of each token from the target's position in the inputs, nearest last.
     """
     tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
     most, length = max(map(abs, distances), default=0), tokens.shape[1]
@@ -127,6 +128,6 @@ def _counted(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of each wanted key, and whether it exists."""
+    """Returns the index of each wanted key in the ascending keys, and whether it is one of them."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted

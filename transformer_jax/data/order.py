@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 SPLITS = ("train", "validation", "test")
-_LARGEST_ARRAY = 1 << 26  # examples of an epoch whose order is kept in memory, half a GiB
+_LARGEST_ARRAY = 1 << 26  # most examples whose order is kept in memory (half a GiB)
 _ROUNDS = 8  # of a Feistel network
 
 
 class Part(NamedTuple):
-    """A part of a training split with a stated share of the examples, to three digits.
+    """A part of a training split, with its share of the examples to three digits.
 
-    `begin` is its first token, `count` the number of its tokens.
+    `begin` is the index of its first token, and `count` the number of its tokens.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Part(NamedTuple):
 def example_order(
     seed: int, step: int, batch_size: int, num_examples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the examples of a step's batch: random access into shuffled epochs.
+    """Returns the examples in a step's batch and their epochs, by random access.
 
-    Epoch e is a permutation of all examples drawn from (seed, e) alone, and epochs follow each
-    other without a gap, so every example occurs exactly once per epoch whatever the batch size; a
-    batch may contain the end of one epoch and the start of the next.
+    Epoch e is a permutation of all examples, drawn from (seed, e) alone. Epochs follow each other
+    without a gap: every example occurs exactly once per epoch at any batch size, and a batch can
+    contain the end of one epoch and the start of the next.
 
     Returns:
-      Examples [B] int64 and the epoch of each, [B] int64.
+      Indices of the examples [B] int64, and the epoch of each, [B] int64.
     """
     return _in_epochs(seed, numbers_of_step(step, batch_size), num_examples)
 
@@ -45,16 +45,16 @@ def numbers_of_step(step: int, batch_size: int) -> np.ndarray:
 
 
 def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
-    """Returns the first positions of windows of a text in training, [N] int64.
+    """Returns the first positions of training windows in a text, [N] int64.
 
     An epoch divides the text into windows on a grid and shuffles them. Fewer than 2 * length
-    tokens are left over; the offset of the grid is drawn per epoch, so that other tokens are left
-    out each time, and windows begin at other positions.
+    tokens are left over. The offset of the grid is drawn for each epoch, so that different tokens
+    are left out each time, and windows begin at different positions.
 
-    `numbers` are the indices of the windows, see numbers_of_step, [N] int; the text has
-    `num_places` tokens and a window `length`.
+    `numbers` [N] int are the indices of the windows (see numbers_of_step). The text has
+    `num_places` tokens, and a window has `length`.
     """
-    num_windows = num_places // length - 1  # that fit wherever the grid begins
+    num_windows = num_places // length - 1  # that fit at any offset of the grid
     windows, epochs = _in_epochs(seed, numbers, num_windows)
     left_over = num_places - num_windows * length
     drawn, places = np.unique(epochs, return_inverse=True)
@@ -81,7 +81,7 @@ def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence((seed, step, *purpose.encode())))
 
 
-@functools.lru_cache(maxsize=16)  # an epoch of each part of a mixture
+@functools.lru_cache(maxsize=16)  # one epoch for each part of a mixture
 def _permutation(seed: int, epoch: int, num_examples: int) -> "np.ndarray | _Shuffled":
     random = _epoch_generator(seed, epoch)
     if num_examples > _LARGEST_ARRAY:
@@ -92,7 +92,7 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> "np.ndarray | _Shu
 class _Shuffled:
     """A permutation computed on the fly, for more numbers than fit in memory.
 
-    A Feistel network over the next power of 4; results beyond the end go through it again
+    A Feistel network over the next power of 4; results beyond the end pass through it again
     (Black and Rogaway 2002, CT-RSA, section 4).
     """
 
@@ -102,7 +102,7 @@ class _Shuffled:
         self._keys = random.integers(0, 2**64, _ROUNDS, np.uint64)
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """[N] int -> [N] int64."""
+        """Returns the numbers at these places, [N] int -> [N] int64."""
         numbers = self._once(np.asarray(places, np.uint64))
         while (beyond := numbers >= self._count).any():
             numbers[beyond] = self._once(numbers[beyond])
@@ -139,14 +139,13 @@ def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, n
 
 
 def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dict[str, np.ndarray]:
-    """Splits examples at random so that examples with the same key stay together.
+    """Returns the ascending indices of each split's examples, drawn at random by key.
 
-    So a sentence with several translations, or a text that occurs twice in a file, is in one
-    split only. A key's split depends on the key and the seed alone, not on the order of the file,
-    so added examples move no other example to a different split.
+    Examples with the same key stay together. For instance, a sentence with several translations,
+    or a text that occurs twice in a file, is in one split only. A key's split depends on the key
+    and the seed alone, not on the order of the file, so added examples move no others.
 
-    `shares` of train, validation and test sum to 1 and hold up to chance. The result is
-    split -> ascending indices.
+    `shares` of train, validation and test sum to 1; splits have these shares up to chance.
     """
     places = np.array([place_of(key, seed) for key in keys])
     edges = np.cumsum((0.0, *shares))
@@ -158,6 +157,6 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
 
 
 def place_of(key: str, seed: int) -> float:
-    """Returns a uniform number in [0, 1) that depends on a key."""
+    """Returns a uniform number in [0, 1) that depends on a key and a seed."""
     digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -7,9 +7,9 @@ from transformer_jax.data.tokenizers import Tokenizer
 
 
 class Specials(NamedTuple):
-    """Numbers of the special tokens, and the number of text and special tokens together.
+    """Numbers of the special tokens, and the size of the vocabulary with them.
 
-    `padding` is hidden from models; `begin` and `end` are BERT's class token and separator.
+    `padding` is hidden from models; `begin` and `end` serve as BERT's class token and separator.
     """
 
     padding: int
@@ -29,7 +29,7 @@ SPECIAL_NAMES = {
 
 
 def special_tokens(tokenizer: Tokenizer) -> Specials:
-    """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
+    """Returns a tokenizer's special tokens; those it lacks are numbered after its vocabulary."""
     numbers, size = {}, tokenizer.vocab_size
     has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda *_: None
     for purpose, names in SPECIAL_NAMES.items():

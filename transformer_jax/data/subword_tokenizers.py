@@ -1,4 +1,4 @@
-"""Byte-pair and word tokenizers, and tokenizers of Hugging Face."""
+"""Byte-pair, word and Hugging Face tokenizers."""
 
 import collections
 import json
@@ -24,23 +24,23 @@ class _LibraryTokenizer:
         model.no_padding()
         model.no_truncation()
         self.token_bytes = _bytes_of_tokens(model)
-        # The numbers of Hugging Face's tokenizers may have gaps.
+        # The token numbers of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
-        """The inverse of to_json."""
+        """Returns a tokenizer from the result of to_json."""
         return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
 
     def to_json(self) -> dict:
-        """The library's own format, under `model`."""
+        """Returns the kind, and the library's own format under `model`."""
         return {"kind": self._kind, "model": json.loads(self._model.to_str())}
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the tokens, [N] int32, without special tokens.
 
         Raises:
-          InvalidInput: A character is in no token; the message names it and its offset.
+          InvalidInput: The tokenizer lacks a character; the message names it and its offset.
         """
         refuse_surrogates(text)
         try:
@@ -71,7 +71,7 @@ class BPETokenizer(_LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "BPETokenizer":
-        """Merges the most common pairs until there are vocab_size tokens (at least 256)."""
+        """Returns a tokenizer of vocab_size tokens (at least 256), made by merging common pairs."""
         library = tokenizers_library()
         model = library.Tokenizer(library.models.BPE())
         model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -86,7 +86,7 @@ class BPETokenizer(_LibraryTokenizer):
 
 
 def tokenizers_library() -> Any:
-    """Returns the package tokenizers; raises InvalidInput if it is not installed."""
+    """Returns the package `tokenizers`; raises InvalidInput if it is not installed."""
     try:
         import tokenizers
     except ImportError as error:
@@ -100,8 +100,8 @@ def tokenizers_library() -> Any:
 class WordTokenizer(Stored):
     """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
 
-    For models that start from word vectors. The first entry of the vocabulary stands for unknown
-    words. Decoding joins the words with spaces.
+    It is meant for models that start from word vectors. The first entry of the vocabulary stands
+    for unknown words. Decoding joins the words with spaces.
     """
 
     token_bytes = None
@@ -114,13 +114,13 @@ class WordTokenizer(Stored):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "WordTokenizer":
-        """Takes the most common words in order, at most vocab_size."""
+        """Returns a tokenizer of <unknown> and the most common words, at most vocab_size in all."""
         counts = collections.Counter(word for text in texts for word in cls._split(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(["<unknown>", *ranked[: vocab_size - 1]])
 
     def to_json(self) -> dict:
-        """The vocabulary in order."""
+        """Returns the kind, and the vocabulary in order."""
         return {"kind": "word", "words": self.words}
 
     def encode(self, text: str) -> np.ndarray:
@@ -138,7 +138,7 @@ class WordTokenizer(Stored):
 
 
 def _bytes_of_tokens(model: Any) -> np.ndarray | None:
-    """Returns the UTF-8 bytes that each token decodes to, [V] int64, or None if text is lost.
+    """Returns each token's number of UTF-8 bytes, [V] int64, or None if decoding loses text.
 
     Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes spaces as
     U+2581 and unknown bytes as <0x0A>. Special tokens have no bytes. WordPiece loses case and
@@ -170,15 +170,15 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
 
     def encode_whole(self, text: str) -> list[int]:
         """Returns the tokens of a text with the special tokens that its model expects."""
-        self.encode(text)  # refuses what it does not know
+        self.encode(text)  # refuses unknown characters
         return self._model.encode(text).ids
 
     @property
     def is_byte_level(self) -> bool:
-        """Returns whether a word's token holds the space before it, as GPT-2's do."""
+        """True if the token of a word includes the space before it, as in GPT-2."""
         return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
 
     def number_of(self, *names: str) -> int | None:
-        """Returns the number of the first of these tokens that exists."""
+        """Returns the number of the first of these tokens that exists, or None."""
         found = [self._model.token_to_id(name) for name in names]
         return next((number for number in found if number is not None), None)

@@ -1,8 +1,8 @@
 """Tokenizers: bytes, characters, byte-pair encoding, words, and Hugging Face files.
 
-A tokenizer is a value, made from text or from its own JSON. Bytes, characters and byte pairs are
-lossless: decode(encode(text)) == text, or encode refuses. Words, and some Hugging Face tokenizers,
-lose information and count no bytes.
+A tokenizer is made from text or from its own JSON. Bytes, characters and byte pairs are lossless:
+decode(encode(text)) == text, or encode raises InvalidInput. Word tokenizers, and some of Hugging
+Face, lose information, and the bytes of their tokens are unknown.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ from transformer_jax.options import entry_of
 class Tokenizer(Protocol):
     """Interface of a tokenizer.
 
-    A user-defined class, `data.tokenizer=MODULE:NAME`, also has two class methods: `train(texts,
-    vocab_size)` makes one from the training split's text, `from_json` from the result of to_json.
+    A user-defined class, `data.tokenizer=MODULE:NAME`, also has two class methods. `train(texts,
+    vocab_size)` makes a tokenizer from the training split's text, and `from_json` makes one from
+    the result of to_json.
     """
 
     @property
@@ -32,7 +33,7 @@ class Tokenizer(Protocol):
 
     @property
     def token_bytes(self) -> np.ndarray | None:
-        """UTF-8 bytes of each token, [V] int64, or None if unknown."""
+        """Number of UTF-8 bytes in each token, [V] int64, or None if unknown."""
         ...
 
     def encode(self, text: str) -> np.ndarray:
@@ -40,7 +41,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens."""
+        """Returns the text of the tokens."""
         ...
 
     def to_json(self) -> dict:
@@ -49,27 +50,27 @@ class Tokenizer(Protocol):
 
 
 class Stored:
-    """A tokenizer whose JSON holds its kind and the arguments of its class."""
+    """Base of tokenizers whose JSON holds their kind and the arguments of their class."""
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
-        """The inverse of to_json."""
+        """Returns a tokenizer from the result of to_json."""
         return cls(**{name: value for name, value in state.items() if name != "kind"})
 
 
 class ByteTokenizer(Stored):
-    """One token per byte of UTF-8: 256 tokens for every text."""
+    """One token per byte of UTF-8; the vocabulary always has 256 tokens."""
 
     vocab_size = 256
     token_bytes = np.ones(256, np.int64)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "ByteTokenizer":
-        """Needs no training; takes the arguments of every tokenizer."""
+        """Returns the tokenizer, which needs no training; the arguments are ignored."""
         return cls()
 
     def to_json(self) -> dict:
-        """Has no state."""
+        """Returns the kind alone, since there is no state."""
         return {"kind": "byte"}
 
     def encode(self, text: str) -> np.ndarray:
@@ -93,11 +94,11 @@ class CharTokenizer(Stored):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "CharTokenizer":
-        """Collects all characters of the texts, whatever vocab_size is."""
+        """Returns a tokenizer of all characters in the texts; vocab_size is ignored."""
         return cls("".join(sorted(set(itertools.chain.from_iterable(texts)))))
 
     def to_json(self) -> dict:
-        """The vocabulary as one string."""
+        """Returns the kind, and the vocabulary as one string."""
         return {"kind": "char", "symbols": "".join(map(chr, self._symbols))}
 
     def encode(self, text: str) -> np.ndarray:
@@ -126,10 +127,10 @@ class CharTokenizer(Stored):
 
 
 def refuse_surrogates(text: str) -> bytes:
-    """Returns a text as UTF-8.
+    """Returns the UTF-8 bytes of a text.
 
     Raises:
-      InvalidInput: It has half of a surrogate pair, which UTF-8 cannot write.
+      InvalidInput: The text has half of a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         return text.encode("utf-8")
@@ -160,11 +161,12 @@ def make_tokenizer(
     """Returns the tokenizer that a config names.
 
     Args:
-      choice: A name in TOKENIZERS, which is then trained, or a user-defined class; the path of a
+      choice: A name in TOKENIZERS or a user-defined class, which is then trained; the path of a
         tokenizer.json (a run's, or Hugging Face's) or of its folder; or a tokenizer.
       texts: Function that returns the training text.
       vocab_size: Largest vocabulary of a trained tokenizer.
-      whole: Function that returns all text, since a character tokenizer must know all characters.
+      whole: Function that returns all text, for a character tokenizer: it must know every
+        character.
     Raises:
       InvalidInput: There is no such name or file.
     """
@@ -190,7 +192,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_text(tokenizer: Tokenizer) -> str:
-    """Returns a tokenizer as JSON for load_tokenizer; its class may be user-defined."""
+    """Returns a tokenizer, built-in or user-defined, as JSON text for load_tokenizer."""
     state, kind = tokenizer.to_json(), type(tokenizer)
     if state.get("kind") not in _KINDS:
         state = {"kind": f"{kind.__module__}:{kind.__name__}", "state": state}
@@ -200,10 +202,10 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
 def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     """Reads a file written by tokenizer_text, or a Hugging Face tokenizer.json.
 
-    `own` is the user-defined class that the file may name.
+    `own` is the user-defined class that the file is allowed to name.
 
     Raises:
-      InvalidInput: The file is missing, damaged or has no known tokenizer.
+      InvalidInput: The file is missing or damaged, or contains no known tokenizer.
     """
     try:
         state = json.loads(path.read_text(encoding="utf-8"))

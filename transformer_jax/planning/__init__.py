@@ -1,1 +1,1 @@
-"""Plans of a training step on devices that need not be present: compiled, not run."""
+"""Plans of a training step, compiled for devices that need not be present."""

@@ -1,6 +1,7 @@
 """Devices that a training step can be compiled for, present or not.
 
-Memory is the part that a program may use. Bandwidths are the makers'; rates: training.flops.
+Memory is the part that a program may use. Bandwidths are the manufacturers' figures; rates are
+those in training.flops.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from transformer_jax.training.memory import GIB, device_memory, host_memory
 
 _LINKED = 8  # GPUs that NVLink joins in one machine
 _MODULE_OF_COMPILER = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
-# XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
+# XLA compiles in a seventh of the time; the program needs 2 to 22 % more memory.
 _QUICK = {"exec_time_optimization_effort": -1.0}
 HERE = ("cpu", "gpu")  # devices of this machine, whose rates are measured
 
@@ -47,21 +48,21 @@ DEVICES = (*_TPUS, *_GPUS, *HERE)
 class Device:
     """Target of a compilation: a device, or several that are linked."""
 
-    name: str  # for `--device`
+    name: str  # as given to `--device`
     kind: str  # full name
     memory: int  # bytes available to a program
     rates: dict[str, float]  # FLOPs per second, by dtype of the products
     bandwidth: float  # of main memory, bytes per second
     targets: tuple[Any, ...]  # of the compilation, one per device
-    quick_options: dict[str, Any]  # of the compiler, for speed of compilation
+    quick_options: dict[str, Any]  # of the compiler, for fast compilation
     remark: str = ""  # on these figures
 
 
 def find_device(name: str) -> Device:
-    """Returns a device by its name, or several: v5e:4x4, h100:8.
+    """Returns the device, or several linked ones, of this name: v5e, v5e:4x4, h100:8.
 
     Raises:
-      InvalidInput: There is none with that name, or its compiler is not installed.
+      InvalidInput: There is no device of this name, or its compiler is not installed.
     """
     place, _, count = name.partition(":")
     name = name.rstrip(":")
@@ -129,7 +130,7 @@ def _gpu(name: str, model: str, count: str) -> Device:
 
 
 def _here(name: str, platform: str, count: str) -> Device:
-    """Returns a device of this machine, with measured rates."""
+    """Returns a device of this machine, or several, with measured rates."""
     try:
         devices = tuple(jax.devices(platform))
     except RuntimeError as error:
@@ -164,7 +165,7 @@ def _count(name: str, text: str, most: int, of_what: str) -> int:
 
 
 def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
-    """Returns the devices of a topology, from a compiler that needs no such device."""
+    """Returns the devices of a topology; its compiler does not need such devices."""
     from jax.experimental import topologies
 
     try:
@@ -186,12 +187,12 @@ def matrix_rate(dtype: str, size: int) -> float:
 
 
 def shortest(function: Callable, argument: jax.Array) -> float:
-    """Returns the seconds of a call: the shortest of five means over consecutive calls.
+    """Returns the seconds per call: the smallest of five means over consecutive calls.
 
     An untimed first call compiles the function.
     """
     function(argument).block_until_ready()
-    # Waiting for a GPU takes a tenth of a call, so several calls are started before.
+    # Waiting for a GPU takes a tenth of a call, so several calls are started before each wait.
     calls = 1 if next(iter(argument.devices())).platform == "cpu" else 10
     times = []
     for _ in range(5):

@@ -24,7 +24,7 @@ _CALLS = {"while", "conditional", "call", "async-start"}
 # Parts of an op_name that do not name a module.
 _OF_NAME = {
     *("while", "body", "cond", "scan", "checkpoint", "rematted_computation", "closed_call"),
-    *("stack", "blocks"),  # whose parameters are those of the model, and a scan of blocks
+    *("stack", "blocks"),  # the stack has the model's parameters; a scan of blocks
     *("remat", "pjit", "custom_jvp_call", "custom_vjp_call", "core_call", "eval_jaxpr", "_Alone"),
 }
 
@@ -33,14 +33,14 @@ _OF_NAME = {
 class Buffer:
     """Arrays of one shape made by one module."""
 
-    nbytes: int  # of one array, including padding by the device's tiles
+    nbytes: int  # of one array, including padding to the device's tiles
     shape: str  # dtype and lengths of the axes
     site: str  # the module, * for the number of a block; "gradient of ..." in the backward pass
     count: int  # of arrays; not all are kept at the same time
 
 
 def largest_buffers(text: str, count: int) -> list[Buffer]:
-    """Returns some of the largest arrays that a program, text of `Compiled.as_text`, computes."""
+    """Returns the `count` largest kinds of arrays in `text`, the program's `Compiled.as_text()`."""
     found: dict[tuple, int] = collections.Counter()
     for line, shape, _ in _instructions(text):
         for array in _ARRAY.finditer(shape):
@@ -50,12 +50,12 @@ def largest_buffers(text: str, count: int) -> list[Buffer]:
 
 
 def kernels(text: str) -> dict[str, int]:
-    """Returns the number of kernels by kind in such a text, a loop's body counted once."""
+    """Returns the number of kernels by kind in a program's text; a loop's body counts once."""
     return dict(collections.Counter(kind for _, _, kind in _instructions(text)).most_common())
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yields line, shape and kind of every instruction outside fusions that produces a value."""
+    """Yields (line, shape, kind) of each instruction outside fusions that produces a value."""
     lines: dict[str, list[str]] = {}
     current, entry = "", ""
     for line in text.splitlines():
@@ -100,7 +100,8 @@ def _nbytes(array: re.Match) -> int:
 def _site_of(line: str) -> str:
     """Returns the module path of `op_name="jit(f)/while/body/transpose(jvp(Decoder))/block_0"`.
 
-    A fused operation has several names, `jit(advance)/(first:second)`: the first, and their count.
+    A fused operation has several names, `jit(advance)/(first:second)`; the result is the first,
+    with the number of the others.
     """
     match = re.search(r'op_name="([^"]*)"', line)
     op_name = match[1] if match else ""
@@ -111,7 +112,7 @@ def _site_of(line: str) -> str:
     parts = []
     for part in re.split(r"/(?![^(]*\))", op_name):
         part = re.sub(r"^(?:transpose\(|jvp\(|vmap\(|checkpoint\()+|\)+$", "", part)
-        # What begins with a capital is the model, or a method of it.
+        # A part that begins with a capital is the model, or a method of it.
         if part and part not in _OF_NAME and not re.match(r"jit\(|branch_|[A-Z]", part):
             parts.append(re.sub(r"^block_\d+$", "block_*", part))
     site = "/".join(parts)

@@ -1,4 +1,4 @@
-"""Resources of a config's training step on devices, from their own compiler."""
+"""Resources of a config's training step on devices, according to their own compiler."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ from transformer_jax.training.memory import bytes_refused, laid_out_bytes, nbyte
 from transformer_jax.training.prepared import Prepared, prepare
 
 _LARGEST = 5
-_CALLS = 3  # that are timed, behind one that is not
+_CALLS = 3  # timed calls, after one that is not timed
 _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 
 
@@ -35,34 +35,34 @@ _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 class Plan:
     """Resources of one training step on a device, or on each of several.
 
-    The estimate of a step's seconds is that of the roofline model (Williams et al. 2009): the
-    larger of `seconds`. It is too large if arrays stay in a cache; communication of several devices
-    is not counted.
+    `estimate`, the time of a step, is that of the roofline model (Williams et al. 2009): the larger
+    of `seconds`. It is too large if arrays stay in a cache; communication between devices is not
+    counted.
     """
 
     device: str
-    mesh: dict[str, int]  # devices by axis; {} for one
+    mesh: dict[str, int]  # devices by axis; {} for one device
     changes: dict[str, Any]  # of the config, for this plan
     fits: bool
     memory: int  # bytes available to a program
     needed: int | None  # peak bytes, or None if the compiler failed without saying
     # Bytes of arguments and temporaries as placed by the compiler, with gaps; with spare room,
-    # libtpu takes more than needed. None if it failed.
+    # libtpu takes more than needed. None if the compiler failed.
     laid_out: int | None
-    # Parts of these bytes: parameters, optimizer, batches, and the rest, which the step itself
-    # keeps (activations, gradients, scratch).
+    # Parts of the needed bytes: parameters, optimizer, batches, and the rest, which the step
+    # itself keeps (activations, gradients, scratch).
     held: dict[str, int]
     parameters: int
-    per_step: float  # tokens or examples, see `counted`, per update
+    per_step: float  # tokens or examples (see `counted`) per update
     counted: str
-    model_flops: float  # products of three forward passes, the basis of MFU
-    step_flops: float  # products of all devices, including recomputed ones
-    traffic: float | None  # see bytes_accessed; None if the compiler failed or does not say
-    seconds: dict[str, float]  # at the device's full rates: of products, and of traffic if known
+    model_flops: float  # FLOPs of three forward passes' products, the basis of MFU
+    step_flops: float  # FLOPs of products on all devices, including recomputed ones
+    traffic: float | None  # bytes; see bytes_accessed. None if the compiler failed or counts none
+    seconds: dict[str, float]  # at the device's full rates: for products, and for traffic if known
     estimate: float | None  # seconds of a step, or None if the traffic is not known
-    mfu: float | None  # by the estimate
+    mfu: float | None  # according to `estimate`; None if that is None
     largest: tuple[Buffer, ...]
-    kernels: dict[str, int]  # number by kind, a loop's body counted once
+    kernels: dict[str, int]  # number by kind; a loop's body counts once
     compile_seconds: float  # on this machine
     made_with: dict[str, str]  # versions of the compiler's packages
     attention: tuple[str, ...]  # implementations of fused attention
@@ -78,10 +78,11 @@ def make_plan(
     allow: Collection[str] = (),
     steps: int = 0,
 ) -> Plan:
-    """Compiles the training step of a config for a device, as a run would.
+    """Returns a plan of a config's training step, compiled for a device as a run would.
 
-    The config is checked and has the `changes`, which are named in the plan. A `thorough` compiler
-    optimises as long as it does by default; `steps` are taken too, on a device of this machine.
+    The config has been checked and includes the `changes`, which the plan names. If `thorough`, the
+    compiler optimises as long as it does by default. If `steps` is not 0, steps are also taken,
+    which needs a device of this machine.
 
     Raises:
       InvalidInput: The data is needed and missing, or the model cannot be made.
@@ -150,12 +151,12 @@ def make_plan(
 
 
 def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | None:
-    """Returns the bytes of a step as the compiler counts them, with loops counted completely.
+    """Returns the compiler's count of the bytes of a step, with every repeat of a loop included.
 
     The compiler counts the body of a loop once. Parts of an accumulated batch and scanned blocks
-    are loops, so the bytes are scaled by the ratio of all operations to those it counts, but
-    at most by the number of repeats of these loops. Returns None if it counts no bytes. `flops` are
-    the products of a device in a step, every repeat counted.
+    are loops, so the bytes are scaled by the ratio of all operations to those it counts, but at
+    most by the number of repeats of these loops. Returns None if it counts no bytes. `flops` is the
+    operations of one device's products in a step, with every repeat included.
     """
     analysis = compiled.cost_analysis() or {}
     accessed, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
@@ -169,10 +170,10 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
 
 
 def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> dict[str, Any]:
-    """Takes one step, then `steps` in each of several calls.
+    """Takes one step, then several calls of `steps` each, and returns measurements of the calls.
 
-    Returns the seconds of a step in each call, and as memory the peak bytes; None if the device
-    does not say, or if this process used more before.
+    `seconds` holds the seconds per step of each call. `memory` is the peak in bytes, or None if the
+    device does not report it or this process used more before.
     """
 
     def most_held() -> int:
@@ -193,7 +194,7 @@ def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> dict[st
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
-    """Lowers the program of a run for its sharding, or for a device if it has none."""
+    """Returns a run's program, lowered for its sharding, or for the device if it has none."""
     mesh = prepared.sharding
     elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere
 
@@ -206,7 +207,7 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
 
 
 def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
-    """Returns a task over made-up text if a config names a missing text, else None.
+    """Returns a task over made-up text if the text that a config names is missing, else None.
 
     A plan needs only shapes, and those of a text follow from the config.
 

@@ -19,10 +19,10 @@ def _is_torn(line: bytes) -> bool:
 
 
 class AppendedRows:
-    """The rows of one JSON Lines file; none if there is no file."""
+    """Rows of one JSON Lines file; none if the file does not exist."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Reads nothing yet."""
+        """Does not read the file yet."""
         self._file = inside(folder, name)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -49,12 +49,12 @@ class AppendedRows:
         """Appends a row in one write, and waits until it is on disk.
 
         Raises:
-          OSError: The disk is full; `rows` leaves the incomplete row out.
+          OSError: The disk is full; `rows` then leaves out the incomplete row.
         """
         torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
         line = "\n" * torn + json.dumps(row) + "\n"
         with self._file.open("ab", buffering=0) as file:
             left = line.encode()
-            while left:  # a full disk first takes a part of the line without an error
+            while left:  # a full disk first accepts part of the line without an error
                 left = left[file.write(left) :]
             os.fsync(file.fileno())

@@ -52,7 +52,7 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Attributes:
-      unsaved: The reason if `try_to_save` could not write the newest state, or None.
+      unsaved: Error that kept `try_to_save` from writing the newest state, or None.
     """
 
     def __init__(self, folder: Path, keep: int = 2, say: Callable[[str], None] = print) -> None:
@@ -61,7 +61,8 @@ class Checkpoints:
         Args:
           folder: Folder of the checkpoints.
           keep: Number of newest checkpoints to keep.
-          say: Receives a line about each failure and each skipped, moved or removed folder.
+          say: Function that receives a line about each failure and each skipped, moved or removed
+            folder.
         """
         self.unsaved: SaveFailed | None = None
         self._folder = folder.absolute()
@@ -77,7 +78,7 @@ class Checkpoints:
         return self._folder / f"{step:08d}"
 
     def tidy(self) -> None:
-        """Removes incomplete checkpoints of killed processes, and names foreign files."""
+        """Removes incomplete checkpoints, sets aside damaged ones and reports foreign files."""
         wait_for_all("nobody writes a checkpoint")
         if not is_first():
             return
@@ -91,23 +92,23 @@ class Checkpoints:
                 self._say(f"checkpoints: ignored {entry.name}, which is not a checkpoint")
 
     def save(self, step: int, state: Any, extra: dict) -> None:
-        """Writes a checkpoint as begin_save and settle do."""
+        """Writes a checkpoint and waits until it is complete; see begin_save and settle."""
         self.begin_save(step, state, extra)
         self.settle()
 
     def begin_save(self, step: int, state: Any, extra: dict) -> None:
-        """Copies a state and writes it in the background; `settle` waits for it.
+        """Copies a state and writes it in the background; `settle` waits for the write.
 
-        One checkpoint is written at a time. Several processes write their parts; they agree on
-        whether all succeeded.
+        One checkpoint is written at a time. If there are several processes, each writes its part,
+        and they agree on whether all succeeded.
 
         Args:
           step: Number of updates so far.
           state: Tree of arrays, which may be donated once this returns.
           extra: Plain data for JSON.
         Raises:
-          SaveFailed: The disk refused or a leaf is not finite, now or in the previous save. Nothing
-            incomplete is left, and earlier checkpoints are intact.
+          SaveFailed: The disk refused the write or a leaf is not finite, now or in the previous
+            save. Nothing incomplete is left, and earlier checkpoints are intact.
         """
         self.settle()
         final = self._of_step(step)
@@ -128,7 +129,7 @@ class Checkpoints:
             try:
                 if by_all or is_first():
                     work()
-            except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+            except Exception as error:  # a full disk raises errors of many kinds
                 failed = error
                 if by_all and barriers is not None:
                     barriers.pass_the_rest()
@@ -201,7 +202,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def settled(self) -> Generator[None]:
-        """Waits for the background write at the end, even after an error."""
+        """Waits for the background write when the context ends, even after an error."""
         try:
             yield
         finally:
@@ -210,15 +211,15 @@ class Checkpoints:
     def restore(self, template: Any, read_only: bool = False) -> Restored | None:
         """Returns the newest intact checkpoint, or None if there never was one.
 
-        A damaged checkpoint is named, set aside, and the previous one is tried.
+        A damaged checkpoint is reported and set aside, and the previous one is tried.
 
         Args:
-          template: Tree of arrays or ShapeDtypeStructs: expected shapes, and the placement;
-            on this process's first device if none is given.
+          template: Tree of arrays or ShapeDtypeStructs with the expected shapes and placement.
+            Leaves without a placement go to this process's first device.
           read_only: Whether to leave damaged checkpoints in place.
         Raises:
-          InvalidInput: No checkpoint is intact although there were some, or the newest cannot be
-            read or does not fit the template.
+          InvalidInput: There are checkpoints but none is intact, or the newest cannot be read or
+            does not fit the template.
         """
         found = self.newest_whole(read_only) if is_first() else None
         step = agreed(-1 if found is None else found)
@@ -261,17 +262,17 @@ class Checkpoints:
             old = self._of_step(step)
             doomed = self._folder / f"{WRITING}old-{old.name}"
             try:
-                os.rename(old, doomed)  # gone at once; a kill below leaves no half checkpoint
+                os.rename(old, doomed)  # now it is gone; a kill below leaves no partial one
                 shutil.rmtree(doomed)
             except OSError as error:
                 self._say(f"checkpoints: could not remove {old.name}: {error}")
 
 
 def damage_of(path: Path) -> str | None:
-    """Returns the damage of a checkpoint's files, or None; reads every byte.
+    """Returns a description of the damage to a checkpoint, or None; reads every byte.
 
     Raises:
-      InvalidInput: The files cannot be read, or were written by another version; they may be
+      InvalidInput: The files cannot be read, or were written by a different version; they may be
         intact.
     """
     try:
@@ -291,13 +292,13 @@ def damage_of(path: Path) -> str | None:
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the shape of an array to read, with its placement, whoever saved it."""
+    """Returns shape, dtype and placement of an array to read, however it was placed before."""
     sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _checkpointer(barriers: Callable | None = None) -> Any:
-    import orbax.checkpoint as ocp  # 25 MB that a reader of our modules does not need
+    import orbax.checkpoint as ocp  # 25 MB, needed only here
 
     return ocp.StandardCheckpointer(async_options=ocp.AsyncOptions(barrier_sync_fn=barriers))
 

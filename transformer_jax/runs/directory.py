@@ -42,17 +42,17 @@ from transformer_jax.runs.files import (
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, surroundings
 
-# May differ between the launches of a run.
+# Entries of the manifest that may differ between launches of a run.
 _CHANGING = ("numerics", "packages", "device", "git", "mesh")
 _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
 
 
 class InUse(InvalidInput):
-    """Another process is training here."""
+    """Another process is training in this directory."""
 
 
 class Status(NamedTuple):
-    """Content of STATUS: a word (see above), the time (ISO 8601), updates so far, why it failed."""
+    """Content of STATUS: a word (see above), time (ISO 8601), updates so far, reason of failure."""
 
     word: str = "missing"
     when: str = ""
@@ -61,7 +61,7 @@ class Status(NamedTuple):
 
 
 def parse_status(text: str) -> Status:
-    """Parses `WORD TIME step N REASON`, as far as present."""
+    """Returns the Status in `WORD TIME step N REASON`, of which any part may be missing."""
     word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
     return Status(word or "missing", when, int(step) if step.isdecimal() else 0, reason.strip())
 
@@ -73,16 +73,16 @@ class RunDirectory:
         """Creates no files yet."""
         self.path = Path(path)
         self.step = 0
-        self._is_running = False  # whether this launch has written that it is
+        self._is_running = False  # whether this launch has written `running`
 
     def file(self, name: str) -> Path:
-        """Returns the path of one of its files or folders, see files.inside."""
+        """Returns the path of one of the run's files or folders; see files.inside."""
         return inside(self.path, name)
 
     # ---- opening
 
     def refuse_other_config(self, config: ConfigDict) -> None:
-        """Raises InvalidInput unless the directory is new, empty, or of this config."""
+        """Raises InvalidInput unless the directory is new, empty, or holds a run of this config."""
         if not os.path.lexists(self.path / "config.json"):
             was_begun = (self.path / ".lock").exists()
             allowed = _BEFORE_CONFIG + (("tokenizer.json",) if was_begun else ())
@@ -117,7 +117,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def failures_recorded(self) -> Generator[None]:
-        """If the code inside fails, writes STATUS `failed` with the reason; error.txt for faults.
+        """Writes STATUS `failed` with the reason if the code inside fails; error.txt for faults.
 
         Raises:
           Stop: The run's own files could not be written, e.g. the disk is full.
@@ -147,11 +147,11 @@ class RunDirectory:
         """Locks the directory against other processes; the system frees the lock of a dead process.
 
         Raises:
-          InvalidInput: Another process is training here, or the folder, which `flag` named, is
-            read-only.
+          InvalidInput: Another process is training here, or the folder, which `flag` named, is not
+            writable.
         """
         try:
-            import fcntl  # only training locks, so that runs can be read where there is no fcntl
+            import fcntl  # not needed to read runs, so systems may lack it
         except ImportError as error:
             raise InvalidInput(
                 "training locks its directory with fcntl, which this system does not have; "
@@ -180,7 +180,7 @@ class RunDirectory:
 
     def config(self) -> ConfigDict:
         """Returns the stored config, checked against the options; nothing it names is imported."""
-        # A run of version 1 is refused as such by its manifest.
+        # Reading the manifest refuses a run of version 1 with its own message.
         keys = self.manifest().get("stated") if self.has_begun() else None
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
 
@@ -206,7 +206,7 @@ class RunDirectory:
             return False
 
     def status(self) -> str:
-        """Returns the first word of STATUS; `missing` without one."""
+        """Returns the first word of STATUS, or `missing` if there is no such file."""
         return self.read_status().word
 
     def read_status(self) -> Status:
@@ -215,11 +215,11 @@ class RunDirectory:
         return parse_status(path.read_text("utf-8", "replace") if path.exists() else "")
 
     def has_begun(self) -> bool:
-        """Returns whether a launch wrote the manifest."""
+        """Returns whether a launch has written the manifest."""
         return self.file("manifest.json").exists()
 
     def tokenizer(self, allow: Collection[str] = ()) -> Tokenizer | None:
-        """Returns the run's tokenizer; None before its first launch, and without text.
+        """Returns the run's tokenizer, or None before its first launch or if there is no text.
 
         `allow` are the user-defined modules that may be imported.
         """
@@ -271,10 +271,11 @@ class RunDirectory:
     ) -> list[str]:
         """Writes config, tokenizer and manifest before the first step, and records this launch.
 
-        `data` are the facts that identify the data, `facts` further entries of the manifest.
+        `data` identifies the data; `facts` are further entries of the manifest.
 
         Returns:
-          The entries that differ from the first launch: numerics, packages, device, git, mesh.
+          Names of the entries that differ from the first launch, among numerics, packages, device,
+          git and mesh.
         Raises:
           InvalidInput: The data differs from the run's.
         """
@@ -283,7 +284,7 @@ class RunDirectory:
         has_begun = self.has_begun()
         if has_begun:
             self.refuse_other_data(data)
-        if self.status() != "done":  # first, so that the folder is this run's whatever follows
+        if self.status() != "done":  # first, so that the folder belongs to this run
             self.write_text("config.json", configs.to_json(config))
         if has_begun:
             manifest = self.manifest()
@@ -316,7 +317,7 @@ class RunDirectory:
             )
 
     def refuse_other_start(self, hashes: Mapping[str, str]) -> None:
-        """Raises InvalidInput if a run would restart from different weights, given by hashes."""
+        """Raises InvalidInput if a run would restart from weights with different hashes."""
         stored = self.manifest()["initial"]
         for option, digest in hashes.items():
             if stored.get(option) != digest:
@@ -328,7 +329,7 @@ class RunDirectory:
     def refuse_other_numerics(self, goes_on: bool = False) -> None:
         """Raises InvalidInput if a run would continue with code that computes different bits.
 
-        A finished run is checked only if it `goes_on`.
+        A finished run is checked only if it continues (`goes_on`).
         """
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return
@@ -355,12 +356,15 @@ class RunDirectory:
             file.write(_lines(rows))
 
     def drop_scores(self) -> None:
-        """Removes final scores that training will outdate."""
+        """Removes final scores, which further training will outdate."""
         for name in ("evaluation.json", "sequences.npz"):
             self.file(name).unlink(missing_ok=True)
 
     def cut_metrics(self, step: int) -> None:
-        """Drops rows after a step and an incomplete last line, so a resumed run has no zigzag."""
+        """Drops rows after a step, so that a resumed run's curves have no zigzag.
+
+        Incomplete lines are dropped too.
+        """
         rows = [row for row in self.metrics() if row["step"] <= step]
         self.write_text("metrics.jsonl", _lines(rows))
 
@@ -370,7 +374,7 @@ def _lines(rows: list[dict]) -> str:
 
 
 def _listed(changed: Mapping[str, tuple[Any, Any]], before: str, after: str, most: int) -> str:
-    """Returns a line for each change, at most `most` of them."""
+    """Returns one line for each of the first `most` changes, and a count of the others."""
     lines = [f"  {key}: {old} {before}, {new} {after}\n" for key, (old, new) in changed.items()]
     if len(lines) > most:
         lines[most:] = [f"  ... and {len(lines) - most} more\n"]
@@ -378,5 +382,5 @@ def _listed(changed: Mapping[str, tuple[Any, Any]], before: str, after: str, mos
 
 
 def now() -> str:
-    """Returns the current time, UTC."""
+    """Returns the current time in UTC (ISO 8601)."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,8 +1,8 @@
 """Files of a run or a study: nothing outside its folder is read, written, renamed or removed.
 
-A received folder may contain links to the reader's own files. So every path in it
-comes from `inside`, and every listing from `entries` or `walk`, which refuse links, pipes and names
-that lead outside. The folder itself may be a link.
+A folder received from somebody else may contain links to the reader's own files. So every path in
+it comes from `inside`, and every listing from `entries` or `walk`. These refuse links, pipes and
+names that lead outside. The folder itself may be a link.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ WRITING, DAMAGED = ".writing-", "damaged-"  # prefixes of incomplete and damaged
 def inside(folder: Path, name: str) -> Path:
     """Returns the path of an entry of a folder, whether it exists or not.
 
-    `samples/first.txt` is an entry of a subfolder.
+    For example, `samples/first.txt` is an entry of a subfolder.
 
     Raises:
-      InvalidInput: The name leads outside, or the entry, or a folder on its path, is a link or
-        something else that is neither a file nor a folder.
+      InvalidInput: The name leads outside the folder, or the entry or a folder on its path is
+        neither a file nor a folder, e.g. a link.
     """
     path = folder
     for part in name.split("/"):
@@ -43,7 +43,7 @@ def entries(folder: Path) -> list[Path]:
     """Returns the entries of a folder, sorted by name; [] if it does not exist.
 
     Raises:
-      InvalidInput: An entry is a link, a pipe or the like.
+      InvalidInput: An entry is neither a file nor a folder, e.g. a link or a pipe.
     """
     if not folder.is_dir():
         return []
@@ -57,7 +57,7 @@ def walk(folder: Path) -> list[Path]:
     """Returns every file in a folder and its subfolders.
 
     Raises:
-      InvalidInput: An entry is a link, a pipe or the like.
+      InvalidInput: An entry is neither a file nor a folder, e.g. a link or a pipe.
     """
     return [file for path in entries(folder) for file in (walk(path) if path.is_dir() else [path])]
 
@@ -81,8 +81,8 @@ def _refuse_links(path: Path) -> None:
 def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection[str]) -> None:
     """Raises InvalidInput if a folder for a new run or study (`what`) contains other files.
 
-    `flag` named the folder, which may be missing. The names `allowed`, and those that begin with a
-    dot, may exist.
+    `flag` is the option that named the folder, which may be missing. Names in `allowed`, and names
+    that begin with a dot, may exist.
     """
     try:
         names = os.listdir(folder)
@@ -100,7 +100,7 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
 
 
 def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
-    """Raises InvalidInput if a manifest.json or study.json is of version 1, without `version`."""
+    """Raises InvalidInput for a manifest.json or study.json of version 1, which lacks `version`."""
     if "version" not in record:
         raise InvalidInput(
             f"{path}: written by transformer_jax 0.1, which version {__version__} does not read"
@@ -123,7 +123,7 @@ def as_plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the content of a JSON file; raises InvalidInput if it is damaged."""
+    """Returns the object in a JSON file; raises InvalidInput if the file is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -132,7 +132,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parsed_object(text: str, path: Path) -> dict[str, Any]:
-    """Parses the text of a JSON file; raises InvalidInput if it is not a JSON object."""
+    """Returns the object that a JSON text holds; raises InvalidInput if it holds none."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -154,12 +154,12 @@ def rows_of(text: str) -> Iterator[dict[str, Any]]:
 
 
 def write_json(folder: Path, name: str, value: Any) -> Path:
-    """Writes a JSON file as `replace` does."""
+    """Writes a value as a JSON file, as `replace` does, and returns its path."""
     return replace(folder, name, json.dumps(value, indent=1) + "\n")
 
 
 def replace(folder: Path, name: str, text: str) -> Path:
-    """Writes a file of a folder completely or not at all; returns its path, see `inside`."""
+    """Writes a file in a folder completely or not at all; returns its path (see `inside`)."""
     path = inside(folder, name)
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Deletable files below a folder of runs, with their sizes.
+"""Files that can be deleted below a folder of runs, with their sizes.
 
-Always: incomplete files of killed processes, and damaged checkpoints. If requested: checkpoints
-of finished cells of studies, whose scores are kept.
+They always include incomplete files of killed processes and damaged checkpoints. On request they
+include the checkpoints of finished cells of studies, whose scores are kept.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ class Garbage(NamedTuple):
 
 
 def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
-    """Returns the files below a folder that can be deleted, excluding those of running runs.
+    """Returns the files and folders that can be deleted below a folder, except in running runs.
 
-    If `checkpoints`, also those of finished cells. Their scores, curves and verdicts are kept, but
-    the cells can no longer be loaded, sampled or evaluated.
+    If `checkpoints` is True, those of finished cells are included. Their scores, curves and
+    verdicts are kept, but the cells can no longer be loaded, sampled or evaluated.
 
     Raises:
       InvalidInput: There is no such folder.
@@ -54,10 +54,10 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
 
 
 def delete(garbage: Sequence[Garbage]) -> int:
-    """Deletes garbage that is neither in use nor protected; returns the freed bytes."""
+    """Deletes garbage that is neither in use nor protected; returns the number of bytes freed."""
     freed = 0
     for path, _, size, run in garbage:
-        # Renamed first: if this process is killed, nothing half deleted is taken for whole.
+        # Renamed first: if this process is killed, nothing half deleted appears to be complete.
         doomed = path.with_name(f".{path.name.lstrip('.')}-{os.getpid()}")
         with contextlib.suppress(InvalidInput, OSError), RunDirectory(run).locked():
             path.rename(doomed)
@@ -86,7 +86,7 @@ def _left_over(run: Path) -> Iterator[Garbage]:
 
 
 def _piece(path: Path, why: str, run: Path) -> list[Garbage]:
-    """Returns a file, or a folder with its content; [] if it is missing or contains a link."""
+    """Returns a list of one file or folder as Garbage; [] if it is missing or contains a link."""
     with contextlib.suppress(InvalidInput, OSError):
         files = walk(path) if path.is_dir() else [path]
         if files and not path.is_symlink():

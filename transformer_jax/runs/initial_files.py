@@ -9,7 +9,7 @@ from transformer_jax.runs.files import entries, inside
 
 
 def fingerprint_of(initial: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the sha256 of every file that training starts from, by option."""
+    """Returns one sha256 of the files that training starts from for each option."""
     hashes = {}
     for option, place in initial.items():
         if place is not None:
@@ -27,7 +27,7 @@ def _files_of(option: str, path: Path) -> list[Path]:
         from transformer_jax.hub import folder_of, may_be_a_repository
 
         path = folder_of(path) if may_be_a_repository(str(path)) else path
-    found = sorted(path.glob("*.safetensors"))  # of Hugging Face's cache, which is made of links
+    found = sorted(path.glob("*.safetensors"))  # may be links in Hugging Face's cache
     found += [
         inside(step, "manifest.json")
         for step in entries(inside(path, "checkpoints"))

@@ -1,4 +1,4 @@
-"""Ending a run properly when it receives a signal."""
+"""Orderly end of a run that receives a signal."""
 
 import contextlib
 import os
@@ -20,22 +20,26 @@ class Interrupted(Stop):
 
 
 class StopSignal:
-    """Remembers SIGTERM, SIGINT or SIGUSR2 until the step is done; a second SIGINT ends at once.
+    """Remembers SIGTERM, SIGINT or SIGUSR2 until the step is done.
 
-    SIGUSR2 is sent before a time limit by submitit, and by Slurm's --signal.
+    A second SIGINT ends the process immediately. SIGUSR2 is sent before a time limit by submitit,
+    and by Slurm's --signal.
 
     Attributes:
       signal: Number of the received signal, or None.
     """
 
     def __init__(self, agrees: bool = False) -> None:
-        """If `agrees`, a signal counts only once `agree` has told the other processes."""
+        """Installs no handlers yet.
+
+        If `agrees`, a signal counts only once `agree` has told the other processes.
+        """
         self.signal: int | None = None
         self._came: int | None = None
         self._agrees = agrees
 
     def agree(self) -> None:
-        """Shares signals between the processes of a run, which so act on them together."""
+        """Shares signals between the processes of a run, so that all act on them together."""
         from transformer_jax.processes import largest
 
         if self._agrees:
@@ -59,9 +63,9 @@ class StopSignal:
 
     def _remember(self, number: int, _: Any) -> None:
         if self._came is not None and number == signal.SIGINT:
-            os._exit(130)  # as safe as SIGKILL: what matters is replaced whole, or cut on resume
+            os._exit(130)  # as safe as SIGKILL: files are replaced as a whole, or cut on resume
         self._came = number
         if not self._agrees:
             self.signal = number
-        with contextlib.suppress(OSError):  # print() may be what was interrupted
+        with contextlib.suppress(OSError):  # the signal may have interrupted print()
             os.write(2, _SAID)

@@ -1,4 +1,4 @@
-"""Listing of the runs below a folder, with filters; of each run only what is needed is read."""
+"""Listing of the runs below a folder, with filters; only the needed parts of a run are read."""
 
 import datetime
 import operator
@@ -23,7 +23,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-CELLS = "cells"  # the folder of what studies share
+CELLS = "cells"  # the folder of cells, which studies share
 _NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
 _PARTS = re.compile(r"[./]")  # of a key
@@ -36,7 +36,7 @@ def find_runs(root: Path) -> Iterator[Path]:
     if not root.is_dir():
         raise InvalidInput(f"--root={root}: no such folder")
 
-    def refuse(error: OSError) -> None:  # except below: of another user, or gone meanwhile
+    def refuse(error: OSError) -> None:  # folders below may be unreadable or gone by now
         if error.filename == str(root):
             raise InvalidInput(f"--root={root}: {error.strerror}") from error
 
@@ -45,7 +45,7 @@ def find_runs(root: Path) -> Iterator[Path]:
             below[:] = [name for name in below if name not in _NO_RUN_INSIDE]
             continue
         below.clear()
-        if not any(name.endswith(".safetensors") for name in files):  # an exported model
+        if not any(name.endswith(".safetensors") for name in files):  # not an exported model
             yield Path(folder)
 
 
@@ -59,7 +59,7 @@ def studies_in(root: Path) -> list[Path]:
 
 
 def facts_of(path: Path, root: Path) -> dict[str, Any]:
-    """Returns a run's config, flattened, its status and its newest metrics."""
+    """Returns a run's flattened config, status and newest metrics, by key."""
     facts: dict[str, Any] = {"run": str(path.relative_to(root)) if path != root else "."}
     status = parse_status(_text(path, "STATUS"))
     has_died = status.word == "running" and (_age(status.when) > _STALE or _is_gone(path))
@@ -76,7 +76,10 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
 
 
 def _is_gone(path: Path) -> bool:
-    """Returns whether the process that trained here was one of this machine's and is gone.
+    """Returns whether the process that trained here ran on this machine and has ended.
+
+    Containers that share a host name and a folder, but do not see each other's processes, look dead
+    to each other.
 
     Containers that share a name and a folder, and do not see each other's processes, look dead.
     """
@@ -126,7 +129,7 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
             return {}
         newest: dict[str, Any] = {}
         last: dict[str, Any] = {}
-        for last in rows:  # without the first if it is cut
+        for last in rows:  # an incomplete first row is left out
             newest |= last
         if size >= end or any(key.startswith("eval/") for key in newest):
             return without_test(newest) | last
@@ -134,7 +137,7 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
 
 
 def without_test(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row without scores of the test split, which a run that goes on outdates."""
+    """Returns a row without scores of the test split, which continuing the run would outdate."""
     return {key: value for key, value in row.items() if not key.startswith("test/")}
 
 
@@ -145,9 +148,9 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
     """Parses KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
 
     Returns:
-      The key, and a function that tests a value of it.
+      The key, and a function that tests a value of that key.
     Raises:
-      InvalidInput: There is no operator, or no number after an order operator.
+      InvalidInput: There is no operator, or no number after <, <=, > or >=.
     """
     match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
     if not match:
@@ -175,7 +178,7 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
 
 
 def reads_as_number(text: str) -> bool:
-    """Returns whether a text is one number."""
+    """Returns whether a text can be read as a number."""
     try:
         float(text)
     except ValueError:
@@ -187,7 +190,8 @@ def _full_key(key: str, names: Collection[str], text: str) -> str:
     """Returns the key itself, or the least nested key that ends with it.
 
     Raises:
-      InvalidInput: There is none, or several; `text` is where the key was given.
+      InvalidInput: There is no such key, or there are several; `text` is the argument that gave the
+        key.
     """
     if key in names:
         return key
@@ -204,7 +208,7 @@ def _full_key(key: str, names: Collection[str], text: str) -> str:
 
 
 def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
-    """Returns the full keys of comma-separated columns; errors as in `filtered`."""
+    """Returns the full keys of comma-separated columns; raises errors as `filtered` does."""
     names = dict.fromkeys(key for row in rows for key in row)
     keys = [key for key in columns.split(",") if key]
     return [_full_key(key, names, f"--columns={columns}") for key in keys] if rows else keys
@@ -213,11 +217,11 @@ def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
 def filtered(
     rows: Sequence[dict[str, Any]], filters: Sequence[str], sort: str | None = None
 ) -> list[dict[str, Any]]:
-    """Returns the runs that pass all filters.
+    """Returns the rows of the runs that pass all filters.
 
     A key may be given by its last part if that is unambiguous. A run without the key does not pass.
 
-    They are sorted by name, or by the key `sort`, `-key` for descending.
+    The rows are sorted by the name of the run, or by the key `sort` (`-key` for descending).
 
     Raises:
       InvalidInput: No run has the key, or it is ambiguous.
@@ -234,7 +238,7 @@ def filtered(
     have, lack = [], []
     for facts in passing:
         value = facts.get(key)
-        (lack if value is None or value != value else have).append(facts)  # nan has no place
+        (lack if value is None or value != value else have).append(facts)  # nan has no rank
     is_mixed = len({isinstance(facts[key], str) for facts in have}) > 1
     have.sort(
         key=lambda facts: str(facts[key]) if is_mixed else facts[key],
@@ -244,9 +248,9 @@ def filtered(
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the usual columns: fixed ones, options in which the runs differ, and losses.
+    """Returns the default columns: fixed ones, options in which the runs differ, and scores.
 
-    Options of the model and the data come first; those that only some runs have come last.
+    Options of the model and the data come first; options that only some runs have come last.
     """
     seen: dict[str, Any] = {}
     differing: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Loss curves and attention as pictures; the suffix of a path chooses the format."""
+"""Pictures of loss curves and attention; the suffix of a path chooses the format."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
     """Draws the loss curves of rows of metrics.jsonl.
 
     Returns:
-      The path, or the reason if there is no picture.
+      The path, or the reason why there is no picture.
     """
     try:
         loss_figure(rows).savefig(path, dpi=150)
@@ -35,7 +35,10 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:
-    """Draws a metric of several runs, name -> rows of metrics.jsonl, over their updates."""
+    """Draws a metric of several runs over their updates, and returns the path.
+
+    `runs` maps the name of each run to its rows of metrics.jsonl.
+    """
     curves = [
         (rows, metric, {"label": name, "marker": marker})
         for marker, (name, rows) in zip(itertools.cycle(_MARKERS), runs.items(), strict=False)
@@ -48,8 +51,9 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
     """Draws attention weights: a row of panels per layer, a panel per head, a row per query.
 
     Args:
-      maps: Path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
-      path: Path of the picture; returned.
+      maps: Path of a layer -> weights [H, L, M], words of its queries [L] and words of its keys
+        [M].
+      path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights, _, _ in maps.values())
     size = 1.2 + 0.16 * max(max(weights.shape[1:]) for weights, _, _ in maps.values())
@@ -76,13 +80,13 @@ def draw_attention_over_image(
 ) -> Path:
     """Draws attention over an image: a row of panels per layer, first the image, then the heads.
 
-    A panel shows the weight of each patch: for the class token, or, without one, the mean over all
-    patches. Its darkest colour is the head's largest weight.
+    A panel shows the weight of each patch: for the class token or, without one, the mean over all
+    patches. The darkest colour of a panel is the head's largest weight.
 
     Args:
-      maps: Path of a layer -> weights [H, P, P], rows of patches from the top left, after the class
-        token if there is one.
-      image: [height, width, channels].
+      maps: Path of a layer -> weights [H, P, P]. Positions are patches in rows from the top left,
+        after the class token if there is one.
+      image: Pixels [height, width, channels].
       has_class_token: Whether the first position is a class token.
       path: Path of the picture, which is returned.
     """
@@ -107,7 +111,7 @@ def draw_attention_over_image(
 
 
 def _panels(rows: int, columns: int, size: float) -> tuple[Any, Any]:
-    """Returns a figure and its axes [rows, columns], of `size` inches each."""
+    """Returns a figure and its axes [rows, columns], each panel `size` inches wide and high."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size * columns + 0.8, size * rows), layout="constrained")
@@ -129,6 +133,6 @@ def _figure(curves: Iterable[tuple[Sequence[Mapping], str, dict]], ylabel: str) 
 
 
 def plain_legend(axes: Any, **place: Any) -> None:
-    """Adds a legend with the names of the lines, in which `$` is not mathematics."""
+    """Adds a legend with the names of the lines, in which `$` is an ordinary character."""
     for text in axes.legend(frameon=False, **place).get_texts():
         text.set_parse_math(False)

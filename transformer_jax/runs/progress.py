@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal: one live line, or plain lines without a screen."""
+"""Progress of a run: live lines on a terminal, plain lines elsewhere."""
 
 import contextlib
 import itertools
@@ -13,9 +13,10 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def in_a_line(values: Sequence[float | None]) -> str:
-    """Returns numbers as one line of at most 40 blocks, each the mean of several numbers.
+    """Returns a line of at most 40 blocks, each for the mean of consecutive numbers.
 
-    None and non-finite numbers are left out; the line is empty if fewer than two are left.
+    The first and last means follow. None and non-finite numbers are left out; the line is empty if
+    fewer than two are left.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:
@@ -49,7 +50,7 @@ class Progress:
         self.details: Callable[[], Sequence[str]] = tuple
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Prints a permanent line."""
         self.close()
         with contextlib.suppress(BrokenPipeError):
             print(text, file=self._stream, flush=True)
@@ -75,12 +76,12 @@ class Progress:
         self.say(f"{what}: {time.monotonic() - started:.1f} s")
 
     def note(self, text: str) -> None:
-        """Shows the current activity on a terminal only."""
+        """Shows the current activity, on a terminal only."""
         if self._is_terminal:
             self._show(text)
 
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
-        """Shows the number of updates so far, their total, the recent mean loss and the speed.
+        """Shows the updates so far and in total, the recent mean loss, the speed and the time left.
 
         `loss` is in nats per target, `speed` includes its unit.
         """
@@ -132,7 +133,7 @@ class Silent(Progress):
 
 
 def _clock(seconds: float) -> str:
-    """Returns minutes and seconds, or hours; never negative, a dash if unknown."""
+    """Returns a time as M:SS or H:MM:SS; a dash if it is negative or unknown."""
     if not 0 <= seconds < 1e9:
         return "-"
     minutes, rest = divmod(round(seconds), 60)

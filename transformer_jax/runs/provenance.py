@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformer_jax import __version__
 
-# Version of the numerics: raised by one whenever a change to this package moves bits of training or
-# the default of an option. tests/test_numerics.py fails until it is.
+# Version of the numerics: raised by one whenever a change to this package changes bits of training
+# or the default of an option. tests/test_numerics.py fails until it is raised.
 NUMERICS = 13
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
@@ -29,8 +29,8 @@ _ENVIRONMENT = (
 def surroundings() -> tuple[dict, str]:
     """Returns the dependencies of a run besides its config, and the diff of the working tree.
 
-    Cached, since a process runs what it has imported. Only a short list of environment variables,
-    no remote address and no user name.
+    The result is cached, since a process runs the code that it has imported. It contains only a
+    short list of environment variables, no remote address and no user name.
     """
     import jax
 
@@ -63,7 +63,7 @@ def surroundings() -> tuple[dict, str]:
 
 
 def machine_name() -> str:
-    """Returns the processor's name, if the system reports it, and the number of cores."""
+    """Returns the processor's name, if the system reports one, and the number of cores."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -72,7 +72,7 @@ def machine_name() -> str:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed."""
+    """Returns the versions of those packages that are installed, by name."""
     versions = {}
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -81,7 +81,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """Returns git's output on this package's working tree; empty outside a repository."""
+    """Returns git's output for this package's working tree; empty outside a repository."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(

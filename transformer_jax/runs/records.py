@@ -1,4 +1,4 @@
-"""Rows of metrics.jsonl, from the records of single steps."""
+"""Rows of metrics.jsonl, made from the records of single steps."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from transformer_jax.runs.progress import in_a_line
 
 
 def row_of_step(rows: list[dict], step: int) -> dict:
-    """Returns the row of the last step: the latest one, or a new one."""
+    """Returns the last of the rows if it is of this step; otherwise appends a new one."""
     if not rows or rows[-1]["step"] != step:
         rows.append({"step": step})
     return rows[-1]
@@ -17,15 +17,15 @@ def row_of_step(rows: list[dict], step: int) -> dict:
 
 @dataclasses.dataclass
 class StepLog:
-    """Collects steps and returns a row after every few of them, with means since the last row.
+    """Log of steps that makes a row after every few of them, with means since the last row.
 
     Attributes:
       every: Steps between rows; the last step is always logged.
       last_step: The final step.
       learning_rate: Function from the number of earlier updates to the rate of the next one.
       counted: Unit of the throughput, e.g. "tokens".
-      of_input: Function that returns the seconds that the last step waited for its batch, and
-        those needed to make a batch.
+      of_input: Function that returns the seconds for which the last step waited for its batch, and
+        the seconds needed to make a batch.
       pending: Loss and gradient norm of each step since the last row; part of a checkpoint, so that
         a resumed run writes the same rows.
       rows: Rows so far.
@@ -40,7 +40,7 @@ class StepLog:
     rows: list[dict] = dataclasses.field(default_factory=list)
 
     def details(self) -> list[str]:
-        """Returns lines for a terminal: the loss as blocks, and values of the last row."""
+        """Returns lines for a terminal: the loss as blocks, and further values of the last row."""
         if not self.rows:
             return []
         latest = self.rows[-1]
@@ -61,8 +61,9 @@ class StepLog:
     ) -> list[dict]:
         """Adds steps and returns the rows that became due.
 
-        Losses (nats per target) and gradient norms are of consecutive steps from `first`, which
-        counts from 1. A step took `seconds` for `count` units; `mfu` is its FLOPs utilisation.
+        Losses (nats per target) and gradient norms are those of consecutive steps from `first`,
+        which counts from 1. A step took `seconds` for `count` units; `mfu` is its FLOPs
+        utilisation.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

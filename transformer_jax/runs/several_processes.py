@@ -1,7 +1,7 @@
 """Several processes of one run: they agree, fail together and write one folder.
 
-All processes are the same code with the same files and make the same decisions. The first
-writes the run's directory, others a scratch copy of it; only checkpoints are shared by all,
+All processes run the same code with the same files and make the same decisions. The first writes
+the run's directory, and the others write scratch copies of it. Only checkpoints are shared by all,
 since each process writes a part of them.
 """
 
@@ -32,8 +32,8 @@ from transformer_jax.runs.provenance import surroundings
 _OWN_ERRORS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # of this process alone
 _BARRIERS = ("async_write_complete", "async_commit_complete")  # of orbax, in this order
 _COUNT = itertools.count()
-_LONGEST_WRITE = 20 * 60_000  # milliseconds, as orbax has it
-_A_DAY = 24 * 3_600_000  # milliseconds; a dead process is found sooner, see _others_watched
+_LONGEST_WRITE = 20 * 60_000  # milliseconds, as in orbax
+_A_DAY = 24 * 3_600_000  # milliseconds; a dead process is found sooner; see _others_watched
 _READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STATUS")
 
 
@@ -58,9 +58,9 @@ def _others_missed() -> Generator[None]:
 
 @contextlib.contextmanager
 def _others_watched(say: Callable[[str], None]) -> Generator[None]:
-    """Ends this process if another one is silent for SILENT_SECONDS, and passes the reason to say.
+    """Ends this process, and tells `say` why, if another one is silent for SILENT_SECONDS.
 
-    jax would end it too, later and with a trace of its code; and an operation over all devices
+    jax would also end it, but later and with a trace of its own code. An operation over all devices
     never returns if those of one host are gone.
     """
     client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
@@ -70,7 +70,7 @@ def _others_watched(say: Callable[[str], None]) -> Generator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        seen: dict[str, tuple[str, float]] = {}  # process -> its last word, and when it was new
+        seen: dict[str, tuple[str, float]] = {}  # process -> its last beat, and when it came
         for beat in itertools.count():
             now = time.monotonic()
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax reports its service itself
@@ -80,14 +80,14 @@ def _others_watched(say: Callable[[str], None]) -> Generator[None]:
                         seen[key] = (word, now)
             silent = [key for key, (_, when) in seen.items() if now - when > SILENT_SECONDS]
             if silent:
-                # The first process keeps the words: if even one's own is not new, it is gone.
+                # The first process keeps the beats: if even one's own is stale, the first is gone.
                 gone = "alive/0" if f"alive/{jax.process_index()}" in silent else silent[0]
                 reason = f"process {gone.rpartition('/')[2]} of this run has ended"
-                with contextlib.suppress(Exception):  # a full disk must not keep it here
+                with contextlib.suppress(Exception):  # a full disk must not prevent the exit
                     say(reason)
                 print(f"error: {reason}; start all of them again to resume", file=sys.stderr)
                 sys.stderr.flush()
-                os._exit(1)  # the main thread waits for the one that is gone
+                os._exit(1)  # the main thread waits for the process that has ended
             if ended.wait(1.0):
                 return
 
@@ -101,7 +101,7 @@ def _others_watched(say: Callable[[str], None]) -> Generator[None]:
 
 
 def refuse_other(what: str, text: str) -> None:
-    """Raises InvalidInput in all processes, naming `what`, unless all have the same text."""
+    """Raises InvalidInput, naming `what`, in all processes unless their texts are the same."""
     own = zlib.crc32(text.encode()) & 0x7FFFFFFF
     if largest(own) != -largest(-own):
         raise InvalidInput(
@@ -113,7 +113,7 @@ def refuse_other(what: str, text: str) -> None:
 class Barriers:
     """Barriers between the processes of a run while orbax writes one checkpoint.
 
-    A process that failed to write still enters the remaining barriers; otherwise others would
+    A process that failed to write still enters the remaining barriers; otherwise the others would
     wait for orbax's timeout of 20 minutes.
     """
 
@@ -125,7 +125,7 @@ class Barriers:
         self._questions = itertools.count()
 
     def __call__(self, *, key: str, timeout_ms: int) -> None:
-        """Barrier function that orbax calls, with names of its own."""
+        """Waits at a barrier; orbax calls this with its own key."""
         name = next((name for name in self._left if name in key), None)
         if name is not None:
             self._left.remove(name)
@@ -135,8 +135,8 @@ class Barriers:
     def any(self, flag: bool) -> bool:
         """Returns whether a flag is set in any process.
 
-        Messages use the service of the first process and no device, so that a thread may ask
-        while another one computes.
+        Messages use the service of the first process and no device, so that one thread may ask
+        while another computes.
         """
         client: Any = multihost_utils.distributed.global_state.client
         question = f"{self._name}/{next(self._questions)}"
@@ -163,7 +163,7 @@ class _Scratch(RunDirectory):
 
 @contextlib.contextmanager
 def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[RunDirectory]:
-    """Provides the directory of this process: the run's for the first one, otherwise a copy.
+    """Yields this process's directory: the run's own for the first process, otherwise a copy.
 
     While the context is open, each process ends if another one does.
 
@@ -191,14 +191,14 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
         wait_for_all("every process has read the run's files")
         try:
             yield own
-        except Interrupted:  # in all of them; the first may still be at work
+        except Interrupted:  # raised in all processes; the first may still be at work
             wait_for_all("the run is interrupted")
             raise
         wait_for_all("the run has ended")
 
 
 def _refuse_other_folder(shared: RunDirectory) -> None:
-    """Raises InvalidInput if processes do not share one folder."""
+    """Raises InvalidInput if the processes do not share one folder."""
     mark = shared.path / f".processes-{agreed(os.getpid())}"
     if is_first():
         with contextlib.suppress(OSError):  # reported when the folder is locked

@@ -16,7 +16,7 @@ class TensorBoard:
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         from tensorboardX import SummaryWriter
 
-        # Hides what was written after the step that the run resumes from.
+        # Hides rows written after the step from which the run resumes.
         self._writer = SummaryWriter(str(inside(workdir, "tensorboard")), purge_step=step + 1)
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:
@@ -47,7 +47,7 @@ class WeightsAndBiases:
             name=workdir.name,
             id=hashlib.sha256(f"{folder} {began}".encode()).hexdigest()[:16],
             resume="allow",
-            reinit="create_new",  # members of a study are runs of one process
+            reinit="create_new",  # one process may train several runs of a study
             dir=folder,
             config=dict(config),
             mode=None if "WANDB_MODE" in os.environ else "offline",
@@ -56,7 +56,7 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="step")
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """Writes rows."""
+        """Writes rows of metrics.jsonl."""
         for row in rows:
             self._run.log(dict(row))
 
@@ -76,9 +76,9 @@ WRITERS: dict[str, tuple[Callable[..., Any], str]] = {
 def writing_to(
     names: Sequence[str], workdir: Path, config: Mapping[str, Any], step: int
 ) -> Generator[Callable[[list[dict]], None]]:
-    """Yields a function that passes rows to all writers, and closes them at the end.
+    """Yields a function that passes rows to all writers, which are closed at the end.
 
-    `step` is the one from which the run resumes.
+    `step` is the step from which the run resumes.
     """
     with contextlib.ExitStack() as stack:
         made = (WRITERS[name][0](workdir, config, step) for name in names)

@@ -35,7 +35,7 @@ class Arrays(NamedTuple):
 
     Attributes:
       inputs: [N, ...], images [N, height, width, C] uint8 or vectors [N, L, F] float32.
-      lengths: [N] int, how many of the L vectors count; None if all do.
+      lengths: [N] int, number of valid vectors among the L; None if all are valid.
       labels: [N] int.
       classes: Names of the classes.
       first_test: Index of the first example of the source's own test set, or None.
@@ -58,8 +58,8 @@ def load_images(source: str) -> Arrays:
         `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
         width, C]; optionally `classes`, their names); a folder of IDX files as for MNIST and
         Fashion-MNIST; a folder of CIFAR-10's binary version; or a folder with one folder of
-        pictures per class, possibly below `train` and `test`; or an OwnSource of the arrays
-        of such an .npz file.
+        pictures per class, possibly below `train` and `test`; or an OwnSource that returns the
+        arrays of such an .npz file.
     Raises:
       InvalidInput: There is no such source, or a file in it is invalid.
     """
@@ -85,12 +85,12 @@ def load_images(source: str) -> Arrays:
 
 
 def load_vectors(source: str) -> Arrays:
-    """Reads sequences of vectors with labels: time series, features.
+    """Reads sequences of vectors with labels, such as time series or features.
 
     Args:
-      source: An OwnSource or an .npz file with `vectors` [N, L, F] and `labels` [N], or both
-        prefixed by `train_` and `test_`; optionally `lengths` [N] (number of valid vectors)
-        likewise, and `classes`, their names.
+      source: An OwnSource or an .npz file with `vectors` [N, L, F] and `labels` [N], or with both
+        prefixed by `train_` and `test_`; optionally also `lengths` [N] (number of valid vectors),
+        prefixed likewise, and `classes`, the names of the classes.
     Raises:
       InvalidInput: There is no such file, or it is invalid.
     """
@@ -102,7 +102,7 @@ def load_vectors(source: str) -> Arrays:
 def _joined(
     name: str, arrays: Any, kind: str, check: Callable[[str, np.ndarray], np.ndarray]
 ) -> Arrays:
-    """Concatenates the training and the test part of named arrays, and checks that they fit."""
+    """Returns the training and test parts of named arrays, checked and concatenated."""
     if not isinstance(arrays, Mapping):
         raise InvalidInput(f"{name}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)

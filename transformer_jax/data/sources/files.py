@@ -29,26 +29,26 @@ EMBEDDED = {
 class OwnSource(str):
     """A user-defined source: its name, MODULE:NAME, and `read`, the function that reads it.
 
-    The function returns the content of such files: documents (text), texts with
-    their label, sentences with their translation, or a dict of arrays with the names of an .npz
-    file.
+    The function returns the content that files would have: documents (text), texts with labels,
+    sentences with translations, or a dict of arrays named as in an .npz file.
     """
 
     read: Callable[[], Any]
 
     def __new__(cls, name: str, read: Callable[[], Any]) -> "OwnSource":
-        """Makes one from a name and a function without arguments."""
+        """Makes a source from a name and a function without arguments."""
         made = super().__new__(cls, name)
         made.read = read
         return made
 
     def rows(self, what: str, *columns: int) -> Iterator[Any]:
-        """Yields the function's results if they are texts or tuples of texts.
+        """Yields the rows that the function returns, each a text or a tuple of texts.
 
-        `columns` are the allowed numbers of texts in a row, 1 a text; `what` describes a row.
+        `columns` are the allowed numbers of texts in a row; if it is 1 alone, rows are plain texts.
+        `what` describes a valid row in messages.
 
         Raises:
-          InvalidInput: A row is something else, or empty.
+          InvalidInput: A row is anything else, or contains an empty text.
         """
         for number, row in enumerate(self.read()):
             texts = (row,) if columns == (1,) else row
@@ -68,7 +68,7 @@ def is_there(source: str, kind: str) -> bool:
 
 
 def refuse_missing(source: str, kind: str) -> None:
-    """Raises InvalidInput if there is no such source of this kind, a key of EMBEDDED."""
+    """Raises InvalidInput if there is no such source; `kind` is a key of EMBEDDED."""
     if not is_there(source, kind):
         names = ", ".join(EMBEDDED[kind]) or "none"
         raise InvalidInput(
@@ -77,10 +77,10 @@ def refuse_missing(source: str, kind: str) -> None:
 
 
 def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
-    """Returns the files of a source, in order: of a folder, those with one of the suffixes.
+    """Returns the files of a source in order; in a folder, those with one of the suffixes.
 
     Raises:
-      InvalidInput: There is no such source, or no such file in it.
+      InvalidInput: There is no such source, or the folder has no such file.
     """
     refuse_missing(source, kind)
     path = EMBEDDED[kind].get(source, Path(source))
@@ -93,7 +93,7 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """Yields entries of a folder without hidden copies (.ipynb_checkpoints, ._a of a Mac)."""
+    """Yields all entries below a folder except hidden ones (.ipynb_checkpoints, ._a from a Mac)."""
     for path in folder.rglob("*"):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path

@@ -1,4 +1,4 @@
-"""Several texts as one row of tokens, from which training draws by stated shares."""
+"""Several texts as one row of tokens, from which training draws with stated shares."""
 
 import hashlib
 import json
@@ -12,11 +12,11 @@ from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import fingerprint
 from transformer_jax.errors import InvalidInput
 
-_HAND = 1000  # examples, of which a mixture deals each part its share
+_HAND = 1000  # consecutive examples in which each part has exactly its share
 
 
 def _joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
-    """Returns several streams as one; each begins a document."""
+    """Returns several streams as one; a new document begins with each of them."""
     starts, before = [], 0
     for stream in streams:
         inside = stream.document_starts < stream.end
@@ -32,16 +32,16 @@ def mix(
     fractions: tuple[float, ...],
     document_separator: str | None,
 ) -> tuple[dict[str, TokenStream], tuple[Part, ...], str]:
-    """Reads the other sources of a mixture, with the tokenizer of the first.
+    """Reads the other sources of a mixture and joins all, using the tokenizer of the first.
 
     Args:
       first: `data.source`, which has the remaining share.
-      mixture: SOURCE=SHARE of the other sources.
+      mixture: SOURCE=SHARE for each of the other sources.
       fractions: Fractions of train, validation and test, for each source.
-      document_separator: See load_text.
+      document_separator: Line that ends a document; see load_text.
     Returns:
-      Split -> stream, the sources' parts of the train split, see mixed_window_starts, and a hash of
-      the texts and their shares, independent of file paths.
+      A dict from split to stream; each source's part of the train split (see mixed_window_starts);
+      and a hash of the texts and their shares, which does not depend on file paths.
     Raises:
       InvalidInput: A source cannot be read, occurs twice, or its shards have a different tokenizer.
     """
@@ -80,12 +80,12 @@ def mix(
 def mixed_window_starts(
     seed: int, step: int, batch_size: int, parts: Sequence[Part], length: int
 ) -> np.ndarray:
-    """Returns the first positions of the windows of a training batch, by the parts' shares.
+    """Returns the first positions of the windows in a training batch, [B] int64.
 
-    Of every 1,000 consecutive examples each part has exactly its share, in a random order.
-    Each part goes through its own epochs, see `window_starts`; a small part with a large
+    Of every 1,000 consecutive examples, each part has exactly its share, in random order.
+    Each part goes through its own epochs (see `window_starts`), so a small part with a large
     share is read more often. The position in each part follows from the step alone.
-    A window of `length` tokens lies in one part. The result is [B] int64.
+    A window of `length` tokens lies within one part.
     """
     starts = np.empty(batch_size, np.int64)
     shares = np.array([part.share for part in parts])
@@ -97,7 +97,7 @@ def mixed_window_starts(
 
 
 def _dealt(seed: int, numbers: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the part that each example belongs to, and its index there; both [N] int64."""
+    """Returns the part of each example and the example's index in that part; both [N] int64."""
     of_hand = np.rint(_HAND * shares).astype(np.int64)
     hands, places = np.divmod(numbers, _HAND)
     owners, running = np.empty((2, len(numbers)), np.int64)

@@ -26,9 +26,9 @@ _SHARD_FORMAT = 1
 class ShardedTokens(JoinedTokens):
     """Several memory-mapped files that read as one row of tokens.
 
-    Tokens are checked as they are read: one outside the vocabulary, which jax would silently
-    replace, is refused. Checking all of them first would read the whole corpus at
-    every launch.
+    Tokens are checked as they are read, since checking all of them first would read the whole
+    corpus at every launch. A token outside the vocabulary, which jax would silently replace,
+    raises InvalidInput.
     """
 
     def __init__(self, shards: Sequence[TokenRow], folder: Path, vocab_size: int) -> None:
@@ -47,7 +47,7 @@ class ShardedTokens(JoinedTokens):
 
 
 def refuse_used_folder(folder: Path) -> None:
-    """Raises InvalidInput if the folder contains other files or cannot be created."""
+    """Raises InvalidInput if the folder is not empty or cannot be created."""
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or (above == folder and any(folder.iterdir())):
         raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
@@ -66,10 +66,10 @@ def write_shards(
 
     The folder receives `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
     above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
-    If an error occurs, the folder is emptied, so that the same command may try again.
+    If an error occurs, the folder is emptied, so that the same command can be run again.
 
     A file has at most `shard_tokens` tokens; `document_separator` is the line that ends a document
-    of the pieces, see open_shards.
+    in the pieces (see open_shards).
 
     Raises:
       InvalidInput: The folder is not empty, shard_tokens < 1, or the text has no token.
@@ -117,7 +117,7 @@ def write_shards(
             "document_separator": document_separator,
         }
         if sizes is not None:
-            # Bytes up to the end of each piece, so that splits by bytes need not read all tokens.
+            # Bytes up to the end of each block, so that splits by bytes need not read all tokens.
             index["byte_ends"] = byte_ends + ([nbytes] if count % COUNTED_AT_ONCE else [])
         (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     except BaseException:
@@ -128,10 +128,11 @@ def write_shards(
 
 
 def open_shards(folder: Path, document_separator: str | None = None) -> LoadedText:
-    """Maps a folder of write_shards; without a separator the stored documents are kept.
+    """Returns the memory-mapped text in a folder made by write_shards, with its documents.
 
     Raises:
-      InvalidInput: A file is missing or damaged, or the documents end with a different line.
+      InvalidInput: A file is missing or damaged, or a separator is given and the documents end
+        with a different line.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
@@ -164,6 +165,6 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     tokens = ShardedTokens(shards, folder, tokenizer.vocab_size)
     if byte_ends is not None and len(byte_ends) != -(-len(tokens) // COUNTED_AT_ONCE):
-        byte_ends = None  # pieces of a different size: they are counted anew
+        byte_ends = None  # made with blocks of a different size: bytes are counted anew
     stream = TokenStream(tokens, starts, 0, len(tokens), str(folder), byte_ends)
     return LoadedText(stream, tokenizer, text_sha256)

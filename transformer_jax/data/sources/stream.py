@@ -1,4 +1,4 @@
-"""Tokens of a text in one row, with the positions where documents start."""
+"""Tokens of a text in one row, with the positions at which documents start."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ import numpy as np
 from transformer_jax.data.order import SPLITS
 from transformer_jax.data.tokenizers import Tokenizer
 
-COUNTED_AT_ONCE = 1 << 24  # tokens
+COUNTED_AT_ONCE = 1 << 24  # tokens in a block whose bytes are counted in one pass
 
 
 class TokenRow(Protocol):
-    """N tokens, read by an array of indices or a slice: an array, or files read on demand."""
+    """N tokens, indexed by an array or a slice; either an array, or files read on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, indices: Any, /) -> Any: ...
@@ -46,7 +46,7 @@ class JoinedTokens:
 
 
 class Piece(NamedTuple):
-    """A piece of text that ends with a line, a document or a file."""
+    """A piece of text that ends where a line, a document or a file ends."""
 
     text: str
     starts_document: bool
@@ -54,16 +54,16 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TokenStream:
-    """Tokens begin .. end of a longer row of tokens, with their documents.
+    """Tokens from `begin` up to `end` in a longer row of tokens, with their documents.
 
     Attributes:
       tokens: All N tokens.
       document_starts: [number of documents] int64, ascending from 0.
-      begin: First token of this stream.
-      end: One past its last token.
+      begin: Index of the first token of this stream.
+      end: Index one past its last token.
       name: Name of the source, for messages.
-      byte_ends: For a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
-        if they are known without reading the tokens.
+      byte_ends: For a whole row, the number of bytes up to the end of each block of COUNTED_AT_ONCE
+        tokens, if known without reading the tokens; else None.
     """
 
     tokens: TokenRow
@@ -92,15 +92,15 @@ class TokenStream:
         return np.where(places < self.end, tokens, 0).astype(np.int32)
 
     def document_of(self, starts: np.ndarray) -> np.ndarray:
-        """Returns the document number of each position [B], [B] int64."""
+        """Returns the number of the document at each position [B], [B] int64."""
         return np.searchsorted(self.document_starts, self.begin + starts, side="right") - 1
 
     def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the document of each token of each window [B], and its position in it.
+        """Returns the document of each token in the windows [B], and its position there.
 
         Returns:
-          segments [B, L] int32, documents numbered from 1 in each window; and positions [B, L]
-          int32, from 0 at the document's start or at the window's.
+          segments [B, L] int32, the documents numbered from 1 in each window; and positions [B, L]
+          int32, counted from 0 at the start of the document or, if later, of the window.
         """
         places = self._places(starts, length)
         documents = np.searchsorted(self.document_starts, places, side="right") - 1
@@ -114,10 +114,10 @@ class TokenStream:
     def split(
         self, fractions: tuple[float, ...], token_bytes: np.ndarray | None = None
     ) -> dict[str, "TokenStream"]:
-        """Divides the stream into consecutive parts: train, validation, test.
+        """Returns consecutive parts of the stream by split: train, validation, test.
 
-        With the bytes of each token, [V] int, fractions are of bytes, so that the parts of a text
-        are the same for all tokenizers, up to one token; otherwise of tokens.
+        Given the bytes of each token, [V] int, fractions are of bytes: the parts of a text are then
+        the same for all tokenizers, up to one token. Otherwise fractions are of tokens.
         """
         shares = np.cumsum(fractions)[:-1]
         if token_bytes is None:
@@ -133,7 +133,7 @@ class TokenStream:
         }
 
     def _tokens_within(self, shares: np.ndarray, token_bytes: np.ndarray) -> list[int]:
-        """Returns how many tokens, from the first on, end within each share of the bytes."""
+        """Returns the number of leading tokens that end within each share of the bytes."""
         if not len(self):
             return [0 for _ in shares]
         firsts = range(0, len(self), COUNTED_AT_ONCE)
@@ -162,5 +162,5 @@ class LoadedText(NamedTuple):
 
 
 def narrowest_dtype(vocab_size: int) -> np.dtype:
-    """Returns the smallest little-endian integer type for the tokens."""
+    """Returns the smaller of uint16 and uint32, little-endian, that holds all tokens."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")

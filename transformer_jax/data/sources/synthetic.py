@@ -1,4 +1,4 @@
-"""Synthetic sequences with a known best loss, which isolate a mechanism.
+"""Synthetic languages with a known lowest loss, each of which isolates a mechanism.
 
 Each entry of LANGUAGES draws examples as a pure function of a generator. A sequence has one token
 more than a model reads; `scored` marks the tokens to predict.
@@ -13,7 +13,7 @@ from transformer_jax.errors import InvalidInput
 
 
 class Examples(NamedTuple):
-    """Sequences [N, T + 1] int32, and bool for tokens to predict from earlier ones."""
+    """Sequences [N, T + 1] int32, and a bool for each token: predicted from earlier ones or not."""
 
     tokens: np.ndarray
     scored: np.ndarray
@@ -24,10 +24,10 @@ class Language(NamedTuple):
 
     Attributes:
       words: Name of each token.
-      examples: All examples, which the splits share, if they can be listed; otherwise a function
-        (generator, N) -> N examples.
-      floor: Lowest possible mean loss in nats per scored token; a finite test split is
-        slightly above or below.
+      examples: All examples, to be divided among the splits, if they can be listed; otherwise a
+        function (generator, N) -> N examples.
+      floor: Lowest possible mean loss in nats per scored token; on a finite test split it is
+        slightly higher or lower.
     """
 
     words: tuple[str, ...]
@@ -36,12 +36,12 @@ class Language(NamedTuple):
 
 
 def copy(length: int, symbols: int) -> Language:
-    """A row of symbols, a bar, and the same row again: c1 c2 c3 | c1 c2 c3."""
+    """Returns a language of a row of symbols, a bar, and the same row: c1 c2 c3 | c1 c2 c3."""
     return _echo(length, symbols, lambda row: row)
 
 
 def reverse(length: int, symbols: int) -> Language:
-    """A row of symbols, a bar, and the reversed row: c1 c2 c3 | c3 c2 c1."""
+    """Returns a language of a row of symbols, a bar, and the reversed row: c1 c2 c3 | c3 c2 c1."""
     return _echo(length, symbols, lambda row: row[:, ::-1])
 
 
@@ -58,7 +58,7 @@ def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) 
 
 
 def recall(length: int, symbols: int) -> Language:
-    """Pairs of key and value, then all keys in another order, each with its value.
+    """Returns a language of key–value pairs, and the same pairs again in a different order.
 
     k1 v1 k2 v2 k2 v2 k1 v1: associative recall with many queries (Arora et al. 2023,
     arXiv:2312.04927, section 4.1). No key has two values.
@@ -91,13 +91,13 @@ _PREPOSITIONS = ("near", "behind", "above", "beside")
 
 
 def agreement(length: int, symbols: int) -> Language:
-    """A subject, nouns, and a verb that agrees with the subject: the keys near the door are.
+    """Returns a language of subject, nouns, and a verb that agrees: the keys near the door are.
 
     Linzen et al. 2016, arXiv:1611.01368, simplified: each distractor is a preposition, "the" and a
-    noun, randomly singular or plural. The verb agrees with the first noun. Shorter sentences
-    are padded with dots in front.
+    noun, randomly singular or plural. The verb agrees with the first noun, the subject. Shorter
+    sentences are padded with dots in front.
 
-    `symbols` is the number of nouns, each in two numbers.
+    `symbols` is the number of nouns, each of which has a singular and a plural.
     """
     if symbols > len(_NOUNS):
         raise InvalidInput(f"data.symbols={symbols}: there are {len(_NOUNS)} nouns")
@@ -149,9 +149,10 @@ def markov(length: int, symbols: int) -> Language:
 
 
 def modular_addition(length: int, symbols: int) -> Language:
-    """A b = c with c = (a + b) mod p, p the number of symbols; the splits share the p * p sums.
+    """Returns a language of p * p sums a b = c with c = (a + b) mod p, where p is `symbols`.
 
-    Power et al. 2022, arXiv:2201.02177, section 3. The test split has unseen sums.
+    Power et al. 2022, arXiv:2201.02177, section 3. The sums are divided among the splits, so those
+    in the test split are unseen.
     """
     if length < 3:
         raise InvalidInput(f"data.length={length}: a sum is read in 3 tokens")
@@ -163,7 +164,7 @@ def modular_addition(length: int, symbols: int) -> Language:
 
 
 def _letters(count: int) -> tuple[str, ...]:
-    """A to z, then a1, b1, ..."""
+    """Returns `count` names: a to z, then a1, b1, ..."""
     names = "abcdefghijklmnopqrstuvwxyz"
     return tuple(names[i % 26] + (str(i // 26) if i >= 26 else "") for i in range(count))
 
@@ -179,7 +180,7 @@ LANGUAGES: dict[str, Callable[[int, int], Language]] = {
 
 
 def load_language(source: str, length: int, symbols: int) -> Language:
-    """Returns the synthetic language with this name, of at most `length` tokens in an input.
+    """Returns the synthetic language with this name, with inputs of at most `length` tokens.
 
     Raises:
       InvalidInput: There is no such language, or it cannot have that size.

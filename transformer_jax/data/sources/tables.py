@@ -25,7 +25,7 @@ class Pairs(NamedTuple):
 
 
 class LabelledText(NamedTuple):
-    """Texts, one or two per example, with classes, names of the classes, and a sha256 of all."""
+    """Texts, one or two per example, with labels, names of the classes, and the sha256 of all."""
 
     texts: list[tuple[str, ...]]
     labels: list[int]
@@ -39,7 +39,7 @@ def load_pairs(source: str) -> Pairs:
     Args:
       source: An embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
-      InvalidInput: There is no such source, or a row has fewer than two columns or an empty one.
+      InvalidInput: There is no such source, or a row has fewer than two columns or an empty cell.
     """
     what = "a sentence and its translation, (str, str)"
     rows = list(source.rows(what, 2)) if isinstance(source, OwnSource) else []
@@ -56,7 +56,7 @@ def load_pairs(source: str) -> Pairs:
 
 
 def load_labelled_text(source: str) -> LabelledText:
-    """Reads texts with labels: the columns `text` and `label` of each row, named in the first.
+    """Reads texts with labels: the columns `text` and `label`, which the first row names.
 
     If there is a column `text_pair`, an example has two texts, e.g. premise and hypothesis.
 
@@ -98,10 +98,10 @@ def _tables(source: str, kind: str) -> list[Path]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Returns the column `text` of a file, in an order that is independent of the file's.
+    """Returns the different texts in a file's column `text`, independent of their order there.
 
-    The order is that of `split_by_key` with seed 0: the first fraction of these texts and its train
-    split are the same texts, up to the border.
+    They are ordered as by `split_by_key` with seed 0. So the first fraction of them and the train
+    split of that fraction are the same texts, up to the border.
     """
     texts = dict.fromkeys(text for (text,) in _columns(path, "text"))
     return sorted(texts, key=lambda text: place_of(text, 0))
@@ -136,7 +136,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields each row's line number and cells. Quotes have no special meaning in TSV."""
     is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
     dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
-    # The mark that Excel begins with would make a quoted first field an unquoted one.
+    # Excel begins with a byte order mark, which would make a quoted first field an unquoted one.
     lines = (line if n else line.removeprefix("\ufeff") for n, line in enumerate(lines_of(path)))
     reader = csv.reader(lines, **dialect)
     try:
@@ -157,7 +157,7 @@ def _shorten(columns: list[str]) -> str:
 
 
 def _checked_sha256(source: str, rows: list[tuple[str, ...]]) -> str:
-    """Returns a hash of the rows; refuses a source without any."""
+    """Returns a hash of the rows; refuses a source that has none."""
     if not rows:
         raise InvalidInput(f"data.source={source}: expected rows, found none")
     lines = ("\t".join(row) + "\n" for row in rows)

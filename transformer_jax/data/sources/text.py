@@ -1,6 +1,6 @@
-"""Text: embedded, the user's files, or memory-mapped shards, read line by line.
+"""Text from embedded data, the user's files, or memory-mapped shards.
 
-Text is encoded in pieces, in the same way for memory and for shards.
+Files are read line by line, and encoded in the same pieces for memory and for shards.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ def load_text(
       source: An embedded name, a text file (.gz too), a folder of .txt files, a table whose column
         `text` is read as lines (see read_texts), a folder of shards made by
         `python -m experiments.make_shards`, or an OwnSource of documents.
-      tokenizer: As in make_tokenizer. Shards have their own.
+      tokenizer: As in make_tokenizer; ignored for shards, which have their own.
       vocab_size: Vocabulary size of a bpe tokenizer.
       document_separator: Line that ends a document, kept as its last line; None makes each
-        file one document. Shards must be made with the same one.
+        file one document. Shards must have been made with the same separator.
       train_share: Fraction of the text, from its beginning, for training a tokenizer.
     Raises:
       InvalidInput: The source is missing, empty, or not UTF-8.
@@ -68,16 +68,17 @@ def first_texts(source: str, share: float = 1.0) -> Iterator[str]:
     left = int(share * sum(len(piece.text.encode()) for piece in read_pieces(source)))
     for piece in read_pieces(source):
         encoded = piece.text.encode()
-        yield encoded[:left].decode("utf-8", "ignore")  # a character that is cut is left out
+        yield encoded[:left].decode("utf-8", "ignore")  # drops a character that is cut
         left -= len(encoded)
         if left <= 0:
             return
 
 
 def read_pieces(source: str, document_separator: str | None = None) -> Iterator[Piece]:
-    """Yields a source as pieces of about a million characters, each cut after a line.
+    """Yields the text of a source in pieces of about a million characters that end with a line.
 
-    Joined, the pieces are the exact text. Source, separator and errors are those of load_text.
+    Joined, the pieces are the exact text. `source`, `document_separator` and errors are those of
+    load_text.
     """
     if isinstance(source, OwnSource):
         yield from (Piece(text, True) for text in source.rows("a document, a str", 1))

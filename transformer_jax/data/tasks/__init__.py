@@ -1,6 +1,7 @@
-"""Tasks: examples of a source become Batches; nothing later depends on how.
+"""Tasks, which turn the examples of a source into Batches; no later code depends on how.
 
-TASKS makes a task from options of a config; TRAITS has facts about it. Both import it when chosen.
+An entry of TASKS makes a task from the options of a config; TRAITS has facts about each task. The
+code that they name is imported when it is chosen.
 """
 
 from typing import NamedTuple
@@ -27,15 +28,15 @@ class TaskTraits(NamedTuple):
     Attributes:
       architectures: Architectures that fit; empty for any.
       source: Kind of its source, a key of data/sources/files.EMBEDDED, or None for any.
-      needs: Methods and fields of a model that it uses besides training.
+      needs: Methods and fields of a model that it uses beyond those for training.
       rereads: Whether a model reads its own output, token by token.
       running_text: Whether examples are windows of texts, so that neighbours are correlated.
       framed: Template of the special tokens around a text, as for
         data/huggingface_tokenizers.as_huggingface.
-      shown_by: The Demonstration of its models, "module:NAME".
+      shown_by: Import path of the Demonstration of its models, "module:NAME".
       scored_with: Packages that its scores need.
-      heads: Suffixes of Hugging Face class names with a head for it.
-      tried_on: An embedded source to try such a model on.
+      heads: Suffixes of the names of Hugging Face classes that have a head for it.
+      tried_on: An embedded source on which to try such a model.
     """
 
     architectures: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax.data.order import SPLITS, batches_of, example_order
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 
-Numbers = Any  # numpy here, jax arrays once the step is traced
+Numbers = Any  # numpy arrays here, jax arrays once the step is traced
 _ROWS_AT_ONCE = 64
 
 
@@ -44,9 +44,9 @@ class Task(Protocol):
 
     Attributes:
       tokenizer: Tokenizer of the text, or None if there is no text.
-      counted: Unit that the data is counted in, e.g. "tokens".
-      target: Unit that a loss is the mean over, e.g. "token".
-      remarks: Lines for the user before training.
+      counted: Unit in which the data is counted, e.g. "tokens".
+      target: Unit over which a loss is averaged, e.g. "token".
+      remarks: Lines that the user sees before training.
     """
 
     tokenizer: Tokenizer | None = None
@@ -80,21 +80,21 @@ class Task(Protocol):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """Facts about the evaluation of a split that `facts` does not have."""
+        """Facts about the evaluation of a split that are not in `facts`."""
         return {}
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns how many UTF-8 bytes each row's targets have, [B] int64, or None if unknown."""
+        """Returns the number of UTF-8 bytes in each row's targets, [B] int64; None if unknown."""
         del batch
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedTask(abc.ABC):
-    """Base of tasks whose examples are listed.
+    """Base class of tasks whose examples are listed.
 
     Attributes:
-      splits: Name of the split -> indices of its examples.
+      splits: Indices of the examples in each split, by its name.
       batch_size: Examples in a training batch, B.
     """
 
@@ -132,7 +132,7 @@ def data_facts(
     tokenizer: Tokenizer | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Returns the facts that identify the data of a task, see Task.facts, and others."""
+    """Returns the facts that identify the data of a task (see Task.facts), with `others`."""
     return {
         "source": source,
         "sha256": sha256,
@@ -143,15 +143,15 @@ def data_facts(
 
 
 def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
-    """Returns some rows [R] of a step's training batch, for a host that needs no others.
+    """Returns some rows [R] of a step's training batch, for a host that needs only these.
 
-    A task with large data has a method of this name, which makes only these rows.
+    A task with large data has a method of this name that makes no other rows.
     """
     rows_of, whole_of = (
         next((kind for kind in type(task).__mro__ if name in vars(kind)), object)
         for name in ("batch_rows", "batch")
     )
-    # If a class inherits its rows and has a batch of its own, they are rows of a different batch.
+    # A class with its own `batch` but inherited `batch_rows` would give rows of a different batch.
     if rows_of is object or not issubclass(rows_of, whole_of):
         return take_rows(task.batch(seed, step), rows)
     return vars(rows_of)["batch_rows"](task, seed, step, rows)
@@ -178,5 +178,5 @@ def rows_of_batch(batch: Batch) -> list[bytes]:
 
 
 def count_of_batch(batch: Batch, counted: str) -> int:
-    """Returns the number of units in a batch: its rows, or their positions."""
+    """Returns the number of units in a batch: its tokens if tokens are counted, else its rows."""
     return batch["inputs"]["tokens"].size if counted == "tokens" else len(batch["targets"])

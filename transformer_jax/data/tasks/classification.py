@@ -24,15 +24,15 @@ Inputs = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Classification(ListedTask):
-    """Predict the class of each example.
+    """Task of predicting the class of each example.
 
     Attributes:
       inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
       labels: [N] int32.
       classes: Names of the classes.
-      sizes: See Task; counted, facts, protocol, remarks and tokenizer too.
-      prepare: Function of the inputs of a batch, and of a random generator in training, that
-        returns the inputs of the model.
+      sizes: See Task, also for counted, facts, protocol, remarks and tokenizer.
+      prepare: Function that returns the inputs of the model from the inputs of a batch and a random
+        generator, which is None outside training.
     """
 
     inputs: Inputs
@@ -70,12 +70,12 @@ def text_classification(
     length: int,
     batch_size: int,
 ) -> Classification:
-    """Texts with labels, split at random so that examples with an equal first text stay together.
+    """Returns a task on labelled texts, split at random by first text, so equal ones stay together.
 
-    A text is a begin token, its tokens and an end token, padded to `length`; a longer one is cut
-    at its end, and the facts count these. A second text follows with its own end token,
-    and the model gets the type of each token, 0 or 1 (Devlin et al. 2019, arXiv:1810.04805, figure
-    2).
+    An input is a begin token, the text's tokens and an end token, padded to `length`. A longer text
+    is cut at its end, and `facts` has the number of such examples. A second text follows with its
+    own end token, and the model gets the type of each token, 0 or 1 (Devlin et al. 2019,
+    arXiv:1810.04805, figure 2).
     """
     loaded = load_labelled_text(source)
     are_pairs = len(loaded.texts[0]) == 2
@@ -113,10 +113,10 @@ def text_classification(
 def encode_texts(
     tokenizer: Tokenizer, texts: Iterable[str | tuple[str, ...]], length: int
 ) -> tuple[Inputs, int]:
-    """Returns the model's inputs for N texts or pairs of texts, and the number of cut ones.
+    """Returns the model's inputs for N texts or pairs of texts, and the number that were cut.
 
-    The inputs are tokens and segments, for pairs types as well, [N, L] int32, L being `length`
-    with special tokens. In a pair that is too long the longer text is cut until both fit.
+    The inputs are tokens and segments, and types for pairs, all [N, L] int32; L is `length`, which
+    includes special tokens. In a pair that is too long, the longer text is cut until both fit.
     """
     specials = special_tokens(tokenizer)
     rows, types, cut = [], [], 0
@@ -138,11 +138,11 @@ def encode_texts(
 
 
 def _cut(texts: list[np.ndarray], most: int) -> list[np.ndarray]:
-    """Returns texts with `most` tokens together, by cutting the longer one, or the second."""
+    """Returns texts of at most `most` tokens in all, by cutting the longer one, or both."""
     if len(texts) == 1:
         return [texts[0][:most]]
     first, second = texts
-    # What is left is shared in halves, unless one text needs less than half.
+    # The room is shared in halves, unless one text needs less than half.
     count = min(len(first), max(most - len(second), (most + 1) // 2))
     return [first[:count], second[: most - count]]
 
@@ -158,10 +158,10 @@ def image_classification(
     max_shift: Natural = 0,
     flip: Switch = False,
 ) -> Classification:
-    """Images with labels; pixels are normalised by the training split's mean and deviation.
+    """Returns a task on labelled images, normalised by the training split's mean and deviation.
 
-    The source's own test set stays the test set; the validation split is then a
-    fraction of the rest.
+    If the source has a test set, that is the test split, and the validation split is a fraction of
+    the rest.
 
     Args:
       max_rotation: Largest rotation of training images in degrees; the border is filled with 0.
@@ -197,8 +197,8 @@ def image_classification(
 def _pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns mean and standard deviation of each channel, [C] float64, for values in [0, 1].
 
-    Computed from exact counts of the 256 values, since a float32 sum over millions of pixels
-    stalls. A deviation is at least 1e-6.
+    They are computed from exact counts of the 256 values, since a float32 sum over millions of
+    pixels stops growing. A deviation is at least 1e-6.
     """
     values = np.arange(256) / 255
     channels = range(images.shape[-1])
@@ -283,10 +283,10 @@ def vector_classification(
 def _with_fewer_to_train_on(
     parts: dict[str, np.ndarray], count: int | None, seed: int, source: str
 ) -> dict[str, np.ndarray]:
-    """Keeps `count` training examples, or all if None; a smaller set is part of a larger one.
+    """Returns splits with `count` training examples, or all if None; a smaller set is a subset.
 
     Raises:
-      InvalidInput: A split is empty, or has fewer examples.
+      InvalidInput: A split is empty, or there are fewer than `count` training examples.
     """
     refuse_empty_splits(source, parts)
     train = parts["train"]
@@ -303,7 +303,7 @@ def _with_fewer_to_train_on(
 def _array_splits(
     source: str, arrays: Arrays, shares: tuple[float, ...], seed: int, train_examples: int | None
 ) -> dict[str, np.ndarray]:
-    """Splits arrays so that equal ones stay together; a source's own test set is kept."""
+    """Returns splits in which equal arrays stay together; a source's own test set is kept."""
     keys = [
         hashlib.sha256(example.tobytes()).hexdigest()
         for example in arrays.inputs[: arrays.first_test]

@@ -19,7 +19,7 @@ from transformer_jax.options import Form, Natural
 def _is_mixture(value: tuple) -> bool:
     try:
         pairs = [part.rsplit("=", 1) for part in value]
-        thousandths = [round(1000 * float(share)) for _, share in pairs]  # as mix reads
+        thousandths = [round(1000 * float(share)) for _, share in pairs]  # as mix reads them
     except (AttributeError, ValueError, OverflowError):
         return False
     is_named = all(path for path, _ in pairs)
@@ -38,27 +38,28 @@ Mixture = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelling:
-    """Predict the next token.
+    """Task of predicting the next token.
 
-    Training: an epoch divides the train split into windows of `length` tokens, see `window_starts`.
+    Training: an epoch divides the train split into windows of `length` tokens (see
+    `window_starts`).
 
-    Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens; the first
-    scores all its predictions, each later one only its last `stride`, so every token but the first
-    (of each document, if they are separate) is scored exactly once, with at least length - stride
-    tokens before it in the same window (if the text has them). With `unscored` the first
-    predictions of a window are left out.
+    Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens. The first
+    window scores all its predictions, each later one only its last `stride`. So every token but the
+    first (of each document, if they are separate) is scored exactly once, with at least
+    length - stride tokens before it in the same window (if the text has them). `unscored` leaves
+    out the first predictions of each window.
 
     Attributes:
       tokenizer: Tokenizer of the text.
-      splits: Name of the split -> stream.
-      length: Tokens the model sees at once, L.
+      splits: Token stream of each split, by its name.
+      length: Tokens in a window, which the model sees together, L.
       batch_size: Windows in a training batch, B.
       separate_documents: Whether documents in one window are separate: no attention and no
         prediction across their borders, positions from 0 in each.
       stride: Tokens between the starts of two evaluated windows, 1 .. length; length if None.
       unscored: Tokens at the beginning of each window, or of each separate document, that
         are read and not predicted, e.g. a prefix.
-      facts: See Task.
+      facts: Facts that identify the data; see Task.
       parts: Parts of the train split with their shares of the windows; () for one text.
     """
 
@@ -90,9 +91,9 @@ class LanguageModelling:
         unscored: Natural = 0,
         mixture: Mixture = (),
     ) -> "LanguageModelling":
-        """Reads the text that a config's options name, see load_text.
+        """Returns the task on the text that a config's options name (see load_text).
 
-        It is split in its order, by bytes, or by tokens if the tokenizer counts no bytes.
+        The text is split in order, by bytes, or by tokens if the bytes of tokens are unknown.
 
         Args:
           unscored: Tokens at the beginning of each window that are read and not predicted.
@@ -121,18 +122,18 @@ class LanguageModelling:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """See Task."""
+        """Sizes that a model has to know; see Task."""
         return {"vocab_size": self.tokenizer.vocab_size}
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """See Task."""
+        """Lines that the user sees before training; see Task."""
         of_each = [f"{part.share:.1%} {part.name} ({part.count:,} tokens)" for part in self.parts]
         return (f"mixture: {', '.join(of_each)}",) if of_each else ()
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """See Task."""
+        """Facts about the evaluation of a split; see Task."""
         protocol = {"context": self.length, "stride": self.stride or self.length}
         return protocol | ({"unscored": self.unscored} if self.unscored else {})
 
@@ -141,7 +142,7 @@ class LanguageModelling:
         return self.batch_rows(seed, step, slice(None))
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
-        """Returns some rows of the batch, [R] int or a slice; no other text is read."""
+        """Returns the batch's `rows`, given as [R] int or a slice; no other text is read."""
         if self.parts:
             from transformer_jax.data.sources.mixture import mixed_window_starts
 
@@ -180,7 +181,7 @@ class LanguageModelling:
         return (token_bytes[batch["targets"]] * (batch["weights"] > 0)).sum(-1)
 
     def _examples(self, split: str, starts: np.ndarray) -> Batch:
-        """Makes the Batch of windows that start at `starts` [B]."""
+        """Returns the Batch of windows that start at `starts` [B]."""
         stream = self.splits[split]
         tokens = stream.windows(starts, self.length + 1)
         target_places = starts[:, None] + np.arange(1, self.length + 1)
@@ -197,8 +198,8 @@ class LanguageModelling:
 def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int) -> None:
     """Raises InvalidInput if a split has too few tokens for its windows.
 
-    Training needs twice as many tokens as one example has, for its moving grid; `length` is the
-    option's value, for messages.
+    Training needs about twice as many tokens as a window has, since its grid of windows moves.
+    `length` is the option's value, for messages.
     """
     for split, stream in splits.items():
         fewest = 2 * window - 1 if split == "train" else window

@@ -15,19 +15,19 @@ from transformer_jax.data.tasks.language_modelling import refuse_short_splits
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.options import OpenShare
 
-_EVALUATION_SEED = 0  # the hidden places of an evaluated window never change
+_EVALUATION_SEED = 0  # the masked positions of an evaluated window never change
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelling:
-    """Predict masked tokens: Devlin et al. 2019, arXiv:1810.04805, section 3.1.
+    """Task of predicting masked tokens (Devlin et al. 2019, arXiv:1810.04805, section 3.1).
 
-    A window is a begin token and length - 1 tokens of text. Each is chosen with
-    probability `mask_rate`; of the chosen, 80 % are replaced by the mask token, 10 % by a random
-    token, 10 % stay, and all are predicted. The choice in training is drawn from
+    A window is a begin token and length - 1 tokens of text. Each token of text is chosen with
+    probability `mask_rate`. Of the chosen tokens, 80 % are replaced by the mask token, 10 % by a
+    random token, and 10 % stay; all of them are predicted. In training the choice is drawn from
     seed and step; in an evaluated window it is always the same.
 
-    The fields are those of LanguageModelling.
+    The other fields are those of LanguageModelling.
     """
 
     tokenizer: Tokenizer
@@ -53,7 +53,9 @@ class MaskedLanguageModelling:
         batch_size: int,
         mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Reads the text that a config's options name, see load_text, and splits it by tokens.
+        """Returns the task on the text that a config's options name (see load_text).
+
+        The text is split by tokens.
 
         Args:
           mask_rate: Probability that a token is predicted.
@@ -75,12 +77,12 @@ class MaskedLanguageModelling:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """See Task."""
+        """Sizes that a model has to know; see Task."""
         return {"vocab_size": self.specials.vocab_size}
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """See Task."""
+        """Facts about the evaluation of a split; see Task."""
         return {"context": self.length, "mask_rate": self.mask_rate}
 
     def batch(self, seed: int, step: int) -> Batch:
@@ -88,7 +90,7 @@ class MaskedLanguageModelling:
         return self.batch_rows(seed, step, slice(None))
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
-        """Returns some rows of the batch, [R] int or a slice; no other text is read."""
+        """Returns the batch's `rows`, given as [R] int or a slice; no other text is read."""
         window, numbers = self.length - 1, numbers_of_step(step, self.batch_size)
         starts = window_starts(seed, numbers, len(self.splits["train"]), window)
         draws = step_generator(seed, step, "mask").random((3, self.batch_size, window))
@@ -114,7 +116,7 @@ class MaskedLanguageModelling:
         return None
 
     def _examples(self, split: str, starts: np.ndarray, draws: np.ndarray) -> Batch:
-        """Makes the Batch of windows that start at `starts` [B], with uniform draws [3, B, L-1]."""
+        """Returns the Batch of windows at `starts` [B], masked by uniform draws [3, B, L-1]."""
         stream, window = self.splits[split], self.length - 1
         text = stream.windows(starts, window)
         is_text = starts[:, None] + np.arange(window) < len(stream)

@@ -1,4 +1,4 @@
-"""Synthetic languages with a known best loss: copying, recall, agreement, sums."""
+"""Task on synthetic languages with a known lowest loss: copying, recall, agreement, sums."""
 
 import dataclasses
 import hashlib
@@ -17,14 +17,14 @@ _EVALUATED = 512
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticTask(ListedTask):
-    """Predict the predictable tokens of a synthetic language.
+    """Task of predicting the predictable tokens of a synthetic language.
 
-    Every training batch is drawn anew; validation and test split are 512 examples each that do not
-    depend on the run's seed. If all examples can be listed, the splits share them, and
-    training draws from its share.
+    Every training batch is drawn anew; the validation and test splits have 512 examples each, which
+    do not depend on the run's seed. If all examples can be listed, they are divided among the
+    splits, and training draws from its part.
 
     Attributes:
-      splits: Split -> indices of listed examples; without train for an infinite language.
+      splits: Indices of listed examples by split; an infinite language has no train split.
       listed: Examples of all splits.
     """
 
@@ -47,7 +47,7 @@ class SyntheticTask(ListedTask):
         batch_size: int,
         symbols: Annotated[int, Ge(2)] = 8,
     ) -> "SyntheticTask":
-        """Makes the language that a config's options name.
+        """Returns the task on the language that a config's options name.
 
         Args:
           symbols: Number of symbols, nouns of agreement, or the modulus of modular_addition.
@@ -72,17 +72,17 @@ class SyntheticTask(ListedTask):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """See Task."""
+        """Sizes that a model has to know; see Task."""
         return {"vocab_size": len(self.language.words)}
 
     @property
     def words(self) -> tuple[str, ...]:
-        """See Task."""
+        """Names of the tokens; see Task."""
         return self.language.words
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """See Task."""
+        """Facts about the evaluation of a split; see Task."""
         return {"floor": self.language.floor}
 
     def batch(self, seed: int, step: int) -> Batch:
@@ -97,7 +97,7 @@ class SyntheticTask(ListedTask):
         return _batch(self.listed.tokens[indices], self.listed.scored[indices])
 
     def spell(self, tokens: np.ndarray) -> str:
-        """Returns the words of some tokens."""
+        """Returns the words of some tokens, joined by spaces."""
         return " ".join(self.language.words[token] for token in tokens)
 
 

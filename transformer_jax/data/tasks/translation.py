@@ -17,18 +17,18 @@ from transformer_jax.errors import InvalidInput
 
 @dataclasses.dataclass(frozen=True)
 class Translation(ListedTask):
-    """Write the target sentence after reading the source sentence, with teacher forcing.
+    """Task of writing a target sentence after reading a source sentence, with teacher forcing.
 
     Both languages share one tokenizer. The model reads `source` (tokens and an end token) and
     `tokens` (a begin token and the target), and predicts the target and an end token. Pairs that
     do not fit into `length` are left out and counted in `facts`.
 
     Attributes:
-      splits: Name of the split -> indices of pairs; pairs with one source sentence stay together.
+      splits: Indices of pairs by split; pairs with the same source sentence stay together.
       tokenizer: Tokenizer of both languages.
       pairs: All sentence pairs that fit.
       length: Longest source and target in tokens, L.
-      facts: See Task.
+      facts: Facts that identify the data; see Task.
     """
 
     tokenizer: Tokenizer
@@ -50,7 +50,7 @@ class Translation(ListedTask):
         length: int,
         batch_size: int,
     ) -> "Translation":
-        """Reads the pairs that a config's options name."""
+        """Returns the task on the sentence pairs that a config's options name."""
         pairs, sha256 = load_pairs(source)
         to_learn = split_by_key([pair[0] for pair in pairs], splits, split_seed)["train"]
         tokenizer = make_tokenizer(
@@ -70,7 +70,7 @@ class Translation(ListedTask):
 
     @functools.cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Every sentence, encoded once."""
+        """Inputs and targets of all pairs, encoded once."""
         specials = special_tokens(self.tokenizer)
         encode = functools.partial(with_end, self.tokenizer)
         texts = (pair[0] for pair in self.pairs)
@@ -84,17 +84,17 @@ class Translation(ListedTask):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """See Task."""
+        """Sizes that a model has to know; see Task."""
         return {"vocab_size": special_tokens(self.tokenizer).vocab_size}
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """See Task."""
+        """Facts about the evaluation of a split; see Task."""
         return {"context": self.length}
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """See Task."""
+        """Lines that the user sees before training; see Task."""
         left_out = self.facts.get("left_out", 0)
         if not left_out:
             return ()
@@ -108,7 +108,7 @@ class Translation(ListedTask):
         return {"inputs": rows, "targets": targets, "weights": weights}
 
     def references(self, split: str) -> dict[str, list[str]]:
-        """Returns each source sentence of a split with all its translations in it."""
+        """Returns all translations in a split by source sentence."""
         found: dict[str, list[str]] = {}
         for index in self.splits[split]:
             source, target = self.pairs[index]
@@ -117,7 +117,7 @@ class Translation(ListedTask):
 
 
 def with_end(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Returns the tokens of a sentence to translate, and an end token."""
+    """Returns the tokens of a sentence to translate, followed by an end token."""
     return [*tokenizer.encode(text), special_tokens(tokenizer).end]
 
 
@@ -144,7 +144,7 @@ def encode_sources(
 
 
 def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns padded rows of tokens, and 1 for tokens and 0 for padding, [N, L] int32."""
+    """Returns padded rows of tokens, and segments (0 for padding, else 1), both [N, L] int32."""
     tokens = np.full((len(rows), length), padding, np.int32)
     segments = np.zeros((len(rows), length), np.int32)
     for index, row in enumerate(rows):
