@@ -19,7 +19,7 @@ _OF_ATTENTION = {  # without effect if a different mixer replaces attention
     "query_key_norm": "none",
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
 }
-_UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # else blocks differ
+_UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # other values: blocks differ
 _BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
 _MUP_OPTIMIZERS = ("adamw", "adam", "lion", "schedule_free")
 Flat = Mapping[str, Any]

@@ -40,7 +40,7 @@ class Buffer:
 
 
 def largest_buffers(text: str, count: int) -> list[Buffer]:
-    """Returns the `count` largest kinds of arrays in `text`, the program's `Compiled.as_text()`."""
+    """Returns the `count` largest buffers in `text`, a program's `Compiled.as_text()`."""
     found: dict[tuple, int] = collections.Counter()
     for line, shape, _ in _instructions(text):
         for array in _ARRAY.finditer(shape):

@@ -13,7 +13,7 @@ from transformer_jax.runs.files import inside
 
 def _is_torn(line: bytes) -> bool:
     """Returns whether a line is an incomplete row, left by a write that was killed midway."""
-    rest = re.sub(r'"(?:\\.|[^"\\])*"', "", line.decode(errors="replace"))  # without whole texts
+    rest = re.sub(r'"(?:\\.|[^"\\])*"', "", line.decode(errors="replace"))  # without its strings
     is_open = '"' in rest or rest.count("{") > rest.count("}")
     return not line.strip() or (rest.startswith("{") and is_open)
 

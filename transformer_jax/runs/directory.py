@@ -194,7 +194,7 @@ class RunDirectory:
         return manifest
 
     def evaluation(self) -> dict[str, Any]:
-        """Returns the final scores of each split with their settings; {} before the end."""
+        """Returns the final scores of each split with their settings; {} before the run ends."""
         path = self.file("evaluation.json")
         return parsed_object(self._text(path.name), path) if path.exists() else {}
 

@@ -108,7 +108,7 @@ def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
 
 
 def as_plain(value: Any) -> Any:
-    """Returns a value with tuples and dataclasses as JSON has them, and non-finite ones as None."""
+    """Returns a value in JSON form: tuples as lists, dataclasses as dicts, nan and inf as None."""
     if hasattr(value, "_asdict"):
         return as_plain(value._asdict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

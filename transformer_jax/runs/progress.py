@@ -57,7 +57,7 @@ class Progress:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Generator[None]:
-        """Announces an activity, repeats it every few seconds, and prints how long it took."""
+        """Announces an activity, repeats the line every few seconds, and prints its duration."""
         started = time.monotonic()
         finished = threading.Event()
 

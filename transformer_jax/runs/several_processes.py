@@ -63,7 +63,7 @@ def _others_watched(say: Callable[[str], None]) -> Generator[None]:
     jax would also end it, but later and with a trace of its own code. An operation over all devices
     never returns if those of one host are gone.
     """
-    client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
+    client: Any = multihost_utils.distributed.global_state.client  # has no public name
     if jax.process_count() == 1 or client is None:
         yield
         return
