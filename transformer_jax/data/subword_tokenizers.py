@@ -53,7 +53,7 @@ class _LibraryTokenizer:
         for offset, symbol in enumerate(text):
             try:
                 self._model.encode(symbol, add_special_tokens=False)
-            except Exception:
+            except Exception:  # as in encode
                 named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
                 return f"{named} is not known to this tokenizer"
         return "a part of it is not known to this tokenizer"
