@@ -2,15 +2,15 @@
 
 On Linux a command restarts itself with huge pages before anything is imported. XLA on a
 CPU allocates new memory at each call, and touching it for the first time in pages of 4 kB can take
-as long as the arithmetic. The C library reads this setting only at its start; a GLIBC_TUNABLES of
-the user is left unchanged.
+as long as the arithmetic. The C library reads this setting only when it starts; a GLIBC_TUNABLES
+that the user has set is left unchanged.
 """
 
 import os
 import sys
 from typing import Any
 
-# What commands import -> the extra that brings it.
+# The extra that installs each package that commands import.
 _EXTRAS = {
     **dict.fromkeys(("ml_collections", "optax", "orbax", "rich", "scipy"), "train"),
     **dict.fromkeys(("argcomplete", "matplotlib", "PIL", "sacrebleu", "tokenizers"), "train"),
@@ -24,7 +24,7 @@ def _offers_huge_pages() -> bool:
     try:
         with open(_KERNEL, encoding="ascii") as file:
             return "[never]" not in file.read()
-    except OSError:  # another system
+    except OSError:  # not Linux
         return False
 
 

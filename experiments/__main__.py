@@ -9,7 +9,7 @@ from experiments.command import Parser, execute, is_completing, words_so_far
 
 
 def commands() -> dict[str, str]:
-    """Returns the name and the summary of each command."""
+    """Returns the summary of each command by name."""
     folder = Path(__file__).parent
     files = {file.stem: file for file in sorted(folder.glob("[!_]*.py"))}
     files["course"] = folder / "course" / "__main__.py"
@@ -22,7 +22,7 @@ def commands() -> dict[str, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Prints the list without arguments; refuses unknown commands."""
+    """Prints the list of commands if there are no arguments; refuses unknown commands."""
     summaries = commands()
     if is_completing() or argv[:1] not in ([], ["-h"], ["--help"]):
         Parser("", __doc__).choose(argv, summaries)

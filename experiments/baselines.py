@@ -1,4 +1,4 @@
-"""Scores simple methods on the data of a config, which models have to beat.
+"""Scores simple methods, which models have to beat, on the data of a config.
 
 Example:
   python -m experiments.baselines --config=configs/shakespeare.py

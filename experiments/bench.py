@@ -6,8 +6,8 @@
   members   an update of several seeds of a config, in one program under vmap
   limits    the machine's rates of matrix products and memory
 
-Each program runs in its own process, one after the other, in alternating rounds, so that a
-busy machine slows all of them. The ratio within a round is what counts.
+Programs run one after the other, each in its own process, in alternating rounds, so that a busy
+machine slows all of them. Compare ratios within a round.
 
 Example:
   python -m experiments.bench --rounds=5
@@ -36,9 +36,9 @@ Figures = dict[str, float]
 
 _WARM_UP = 10
 _MEMBERS = (1, 4, 16, 32)
-_WRITTEN = 0.5  # of the longest text
-_SIDE = 2048  # of the matrices of a product
-_READ = 64 << 20  # numbers, of 4 bytes
+_WRITTEN = 0.5  # share of the longest text that is generated
+_SIDE = 2048  # rows and columns of each multiplied matrix
+_READ = 64 << 20  # numbers of 4 bytes each
 
 
 class Measure(NamedTuple):
@@ -46,8 +46,8 @@ class Measure(NamedTuple):
 
     Attributes:
       unit: Unit of the figure.
-      limit: Limit whose share is printed, and the count that it is a share of: what programs
-        compute or read, in units of the limit times those of the figure; or None.
+      limit: Names of a rate of the machine and of a count of operations or bytes; the share of the
+        rate that a program reaches is printed. None: no share.
     """
 
     unit: str
@@ -72,7 +72,7 @@ MEASURES = {
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Without --worker, runs the rounds, prints the tables and returns the figures."""
+    """Runs the rounds, prints the tables and returns the figures; with --worker only measures."""
     parser = Parser("bench", __doc__)
     parser.add_argument("--what", default=",".join(WHAT), help="which, by comma (all)")
     parser.add_argument("--programs", help="which of them, by comma (all)")
@@ -98,7 +98,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     machine = machine_name()
     print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
     print(machine, flush=True)
-    # measure -> program -> a figure a round
+    # one figure per round, by measure and then program
     by_program: dict[str, dict[str, list[float]]] = {}
     options = [
         f"--{key}={getattr(arguments, key)}" for key in ("shape", "dtype", "steps", "config")
@@ -143,7 +143,7 @@ def _jobs(arguments: Any) -> list[str]:
 
 
 def _time(repeat: Callable[[int], None], count: int) -> float:
-    """Returns the seconds of one repetition."""
+    """Returns the mean number of seconds per repetition."""
     started = time.perf_counter()
     repeat(count)
     return (time.perf_counter() - started) / count
@@ -168,7 +168,7 @@ def _training(name: str, arguments: Any) -> Figures:
 
 
 def _most_memory() -> float:
-    """Returns the peak bytes on the GPU of this process, or without one, of the process."""
+    """Returns the peak memory of this process in bytes: on the GPU, or without one in all."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
@@ -179,7 +179,7 @@ def _most_memory() -> float:
 
 
 def _operations(shape: Any, dtype: str) -> Figures:
-    """Returns the FLOPs that every program has to compute, from the traced model."""
+    """Returns the numbers of FLOPs that every program has to compute, from the traced model."""
     import jax
     import numpy as np
 
@@ -222,7 +222,7 @@ def _start(name: str, arguments: Any) -> Figures:
 
 
 def _watch(config: str, run: Path, cache: Path) -> tuple[float, float]:
-    """Returns the seconds of a `train`: to the end of its first step, and to its end."""
+    """Returns the seconds that `train` takes to the end of its first step, and to its own end."""
     command = [sys.executable, "-m", "experiments.train", f"--config={config}", f"--workdir={run}"]
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     first, status = None, run / "STATUS"
@@ -264,11 +264,11 @@ def _limits(name: str, arguments: Any) -> Figures:
 
 
 class Work(NamedTuple):
-    """Runs one worker.
+    """Programs that are compared, and the function that measures one of them.
 
     Attributes:
       programs: Names of the programs.
-      measure: (name, arguments) -> figures by name: lines of MEASURES, and counts.
+      measure: Function (name, arguments) -> figures by name: those in MEASURES, and counts.
     """
 
     programs: tuple[str, ...]
@@ -288,7 +288,7 @@ WHAT = {
 
 
 def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
-    """Returns a worker's measurements, or None with the reason if the program cannot run."""
+    """Returns a worker's figures; if the program cannot run, prints the reason and returns None."""
     command = [sys.executable, "-m", "experiments.bench", f"--worker={job}", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -299,7 +299,7 @@ def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
 
 
 def _print_tables(figures: dict[str, dict[str, list[float]]]) -> None:
-    """Prints median and range of each program, its ratio to the first, its share of the limit."""
+    """Prints each program's median and range, ratio to the first one, and share of the limit."""
     for name, (unit, limit) in MEASURES.items():
         columns = figures.get(name)
         if not columns:
@@ -317,7 +317,7 @@ def _print_tables(figures: dict[str, dict[str, list[float]]]) -> None:
 
 
 def _share(limit: tuple[str, str] | None, milliseconds: float, figures: dict) -> str:
-    """Returns a figure's share of the machine's limit, if both were measured."""
+    """Returns a figure's share of the machine's limit as text, or "" if one was not measured."""
     if limit is None or limit[0] not in figures or limit[1] not in figures:
         return ""
     rate = statistics.median(figures[limit[0]]["machine"]) * 1e9

@@ -1,7 +1,7 @@
 """Programs for `experiments.bench`: the same training step and generation in several libraries.
 
-Every program is a decoder with tied embeddings, no biases, GELU and pre-norm, AdamW with decay and
-clipping by global norm, on random tokens. TRAINERS train and evaluate, WRITERS
+Every program has a decoder with tied embeddings, no biases, GELU and pre-norm, and random tokens;
+training uses AdamW with decay and clipping by global norm. TRAINERS train and evaluate, WRITERS
 generate.
 """
 
@@ -15,10 +15,10 @@ Repeat = Callable[[int], None]
 
 
 class Trainer(NamedTuple):
-    """Timed functions of a program that trains; each returns when it is done.
+    """Timed functions of a program that trains; each returns when its work is done.
 
     Attributes:
-      take: Takes a number of updates.
+      take: Runs a number of updates.
       score: Computes the mean loss of a number of batches, without gradients.
     """
 
@@ -28,7 +28,7 @@ class Trainer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The model and data that are trained."""
+    """Sizes of the model and of its training batches."""
 
     depth: int = 4
     num_heads: int = 4
@@ -61,7 +61,7 @@ def _optax_adamw():
 
 
 def our_decoder(shape: Shape, dtype: str) -> Any:
-    """Returns our `Decoder` with a shape."""
+    """Returns this package's `Decoder` with these sizes."""
     import jax.numpy as jnp
 
     from transformer_jax import Decoder
@@ -79,7 +79,7 @@ def our_decoder(shape: Shape, dtype: str) -> Any:
 
 
 def ours(shape: Shape, dtype: str) -> Trainer:
-    """Our `Decoder`, and ten steps in each call of one compiled program."""
+    """Returns a trainer of our `Decoder`, with ten steps in each call of one compiled program."""
     import jax
     import jax.numpy as jnp
 
@@ -114,7 +114,7 @@ def ours(shape: Shape, dtype: str) -> Trainer:
 
 
 def linen(shape: Shape, dtype: str) -> Trainer:
-    """Plain flax.linen layers and jax.nn's attention, one jitted step a call."""
+    """Returns a trainer in plain flax.linen with jax.nn's attention, one jitted step per call."""
     import flax.linen as nn
     import jax
     import jax.numpy as jnp
@@ -183,7 +183,7 @@ def linen(shape: Shape, dtype: str) -> Trainer:
 
 
 def torch_eager(shape: Shape, dtype: str, wrap: Callable = lambda model: model) -> Trainer:
-    """PyTorch in nanoGPT's architecture, with its fused attention, and fused AdamW on a GPU."""
+    """Returns a PyTorch trainer: nanoGPT's architecture, fused attention, fused AdamW on a GPU."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -267,14 +267,14 @@ def torch_eager(shape: Shape, dtype: str, wrap: Callable = lambda model: model) 
 
 
 def torch_compiled(shape: Shape, dtype: str) -> Trainer:
-    """The same PyTorch model through torch.compile."""
+    """Returns a trainer of the same PyTorch model through torch.compile."""
     import torch
 
     return torch_eager(shape, dtype, wrap=torch.compile)
 
 
 def ours_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
-    """`generate_from` with our `Decoder`, greedy."""
+    """Returns a function that runs `generate_from` with our `Decoder`, greedily."""
     import jax
 
     from transformer_jax.generation import generate_from
@@ -293,7 +293,7 @@ def ours_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repea
 
 
 def transformers_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
-    """`generate` of transformers' GPT-2, greedy, with its cache."""
+    """Returns a function that runs `generate` of transformers' GPT-2, greedily, with its cache."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 

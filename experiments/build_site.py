@@ -17,7 +17,7 @@ from experiments.results import RESULTS, studies
 from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
-# What the reference shows, in reading order: heading -> modules.
+# Modules in the reference by heading, in reading order.
 _REFERENCE = {
     "Shapes and masks": ("shapes", "masks"),
     "Attention and blocks": ("attention", "blocks", "positions", "feedforward", "norms"),
@@ -90,7 +90,7 @@ def write_sources(docs: Path) -> None:
     """Writes every page as Markdown.
 
     Args:
-      docs: A folder to make.
+      docs: Folder for the pages, which is created.
     """
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("mkdocs.yml"))
     shutil.copy(ROOT / "CHANGELOG.md", docs / "changes.md")

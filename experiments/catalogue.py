@@ -167,7 +167,7 @@ def sites() -> str:
 
 
 def _cost_of(key: str, name: str) -> list[str]:
-    """Measures a variant of a decoder, relative to the default; returns lines about its cost."""
+    """Returns lines about the cost of a variant, measured in a decoder relative to the default."""
     # sinusoidal_2d needs rows and columns, which text does not have.
     if not key.startswith("model.") or key not in OPTIONS or name == "sinusoidal_2d":
         return []
@@ -192,7 +192,7 @@ def _times_the_default(fields: dict[str, Any], length: int = 64) -> tuple[float,
 
 
 def _size_of(fields: dict[str, Any], length: int) -> tuple[float, float]:
-    """Returns the parameters of a decoder, and the operations of its loss and its gradient."""
+    """Returns the numbers of a decoder's parameters, and of operations for loss and gradient."""
     import jax
     import jax.numpy as jnp
 
@@ -204,7 +204,7 @@ def _size_of(fields: dict[str, Any], length: int) -> tuple[float, float]:
     tokens = jnp.zeros((1, length), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
 
-    # What is kept of a block is chosen in training alone.
+    # Rematerialisation takes effect in training alone.
     trains: dict[str, Any] = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
     options = trains if "remat" in fields else {}
 

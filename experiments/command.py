@@ -1,4 +1,4 @@
-"""Arguments and exit codes of every command. Nothing here imports jax."""
+"""Arguments and exit codes of every command; importing this module does not import jax."""
 
 import argparse
 import contextlib
@@ -20,15 +20,15 @@ from transformer_jax.resolve import all_options, completed
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = ("configs/ablations", "configs")
 _LONGEST = 100  # characters of a directory's name
-_FEW = 10  # commands, which a refusal lists
-_COMPLETES = "_ARGCOMPLETE"  # is set where a shell asks what may follow, see argcomplete
+_FEW = 10  # most commands that an error message lists
+_COMPLETES = "_ARGCOMPLETE"  # set if a shell asks for completions; see argcomplete
 
 
 def file_to_write(path: str | Path, flag: str) -> Path:
     """Returns a path for a new file, and makes its folder.
 
     Raises:
-      InvalidInput: It is a folder, or its folder cannot be made.
+      InvalidInput: The path is a folder, or its folder cannot be made.
     """
     path = Path(path)
     if path.is_dir():
@@ -42,7 +42,7 @@ def file_to_write(path: str | Path, flag: str) -> Path:
 
 @contextlib.contextmanager
 def by_flags(*names: str) -> Generator[None]:
-    """Names flags instead of options of `data` in messages of commands without a config.
+    """Replaces options of `data` with flags in error messages, for commands without a config.
 
     Args:
       *names: Names of options that are flags.
@@ -58,14 +58,14 @@ _FEWEST_EVALUATIONS = 5  # of a run that the command line made shorter
 
 
 class Ended(NamedTuple):
-    """A result whose exit code has a meaning too."""
+    """A command's result with its exit code."""
 
     found: Any
     exit_code: int
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our error messages: a suggestion, and exit code 2.
+    """An argument parser whose error messages suggest the nearest choice, with exit code 2.
 
     With `takes_config`, `--config=FILE` is required and every `--config.KEY=VALUE` is collected.
     """
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--config", required=config_required, help=what)
 
     def add_allow(self) -> None:
-        """Adds --allow: modules of the run's own classes that may be imported."""
+        """Adds --allow, the modules with the run's own classes that are allowed to be imported."""
         self.add_argument(
             "--allow",
             action="append",
@@ -111,14 +111,14 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--mesh", type=_sizes, default={}, help=what)
 
     def add_json(self) -> None:
-        """Adds --json: the result of `main` is printed as one line, everything else to stderr."""
+        """Adds --json, which prints the result of `main` as one line, and all else to stderr."""
         self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
 
     def choose(self, argv: list[str], names: Collection[str]) -> str:
         """Returns the first word, the name of a command; "" if help was requested and shown.
 
         Raises:
-          InvalidInput: There is no such command, or no word.
+          InvalidInput: There is no such command, or no word was given.
         """
         first = argv[0] if argv else ""
         if first in names:
@@ -143,7 +143,7 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest == "config":
                 vars(action)["completer"] = _complete_config
-        # How many words of the line name the command: what is behind them is completed.
+        # The number of words that name the command; the words after them are completed.
         os.environ[_COMPLETES] = str(1 + len(self.prog.replace(".", " ").split()[3:]))
         argcomplete.autocomplete(self, always_complete_options="long")
         sys.exit(1)
@@ -156,7 +156,7 @@ class Parser(argparse.ArgumentParser):
         """Returns the parsed arguments; `config` is a checked, locked ConfigDict.
 
         Raises:
-          InvalidInput: An unknown flag, key or value; all problems of the config in one report.
+          InvalidInput: A flag, key or value is unknown; one report has all problems of the config.
         """
         if is_completing():
             self._complete()
@@ -195,7 +195,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Parses AXIS=NUMBER,AXIS=NUMBER."""
+    """Returns the number of devices by axis, from AXIS=NUMBER,AXIS=NUMBER."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     try:
         sizes = {axis: int(size) for axis, _, size in pairs}
@@ -226,7 +226,7 @@ def preset(path: str) -> str:
     """Returns the path of a config given by path or name: tiny is configs/tiny.py.
 
     Raises:
-      InvalidInput: It is a name, and there is no such config.
+      InvalidInput: There is no config with that name.
     """
     if Path(path).suffix or "/" in path or Path(path).is_file():
         return path
@@ -242,7 +242,7 @@ def preset(path: str) -> str:
 
 
 def _presets() -> dict[str, str]:
-    """Returns the path of each config in configs by name."""
+    """Returns the paths of all configs in `configs` by name."""
     return {file.stem: str(file) for folder in _PRESETS for file in Path(folder).glob("[!_]*.py")}
 
 
@@ -270,12 +270,12 @@ def _file_at(path: str) -> ConfigFile:
 def fitted_to_short_run(
     file: ConfigFile, overrides: Mapping[str, str], say: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
-    """Returns a shorter warm-up and more frequent evaluations for a run that was made shorter.
+    """Returns changes to warm up and evaluate after fewer updates in a run that was made shorter.
 
     Args:
       file: File of the config.
-      overrides: Changes of the command line, full key -> text; options stated there stay.
-      say: Receives a line about each change.
+      overrides: Texts from the command line by full key; options stated there stay unchanged.
+      say: Function that receives a line about each change.
     """
     if "training.steps" not in overrides:
         return {}
@@ -317,7 +317,7 @@ def default_workdir(path: str, overrides: dict[str, str]) -> str:
 
 
 def seconds_of(flag: str, text: str) -> float:
-    """Parses 90s, 10m, 2h or a number of seconds."""
+    """Returns the seconds in a text: 90s, 10m, 2h or a number of seconds."""
     number, unit = re.fullmatch(r"([\d.]*)(.*)", text, re.DOTALL).groups()  # ty: ignore
     try:
         return float(number) * _UNITS[unit or "s"]
@@ -326,7 +326,10 @@ def seconds_of(flag: str, text: str) -> float:
 
 
 def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Removes `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.KEY`, `--noconfig.KEY`."""
+    """Returns the overrides by key, and the other arguments.
+
+    Overrides are `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.KEY` and `--noconfig.KEY`.
+    """
     overrides, rest, waiting = {}, [], list(argv)
     while waiting:
         argument = waiting.pop(0)
@@ -344,7 +347,7 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _names_by_key() -> dict[str, tuple[str, ...]]:
-    """Returns every option of a config with the names that its value may have."""
+    """Returns the names that an option's value can have, by the key of each option."""
     names = {key: option.names for key, option in OPTIONS.items()}
     return names | {key: owners[0][1].names for key, owners in all_options().items()}
 
@@ -359,10 +362,10 @@ def _sections_help() -> str:
 
 
 def _help_on(name: str) -> str:
-    """Explains a section of options or an option, with defaults; the file may have other values.
+    """Returns help on a section of options or an option, with defaults, not the file's values.
 
     Raises:
-      InvalidInput: There is none with that name.
+      InvalidInput: There is no section or option with that name.
     """
     name = name.removeprefix("--").removeprefix("config.").rstrip(".")
     text = as_lines(name)
@@ -398,8 +401,8 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     """Runs a command; expected errors end it with a message and no traceback.
 
     Args:
-      main: Takes the arguments; its result is printed if they contain --json.
-      argv: The arguments; those of the process if None.
+      main: Function of the arguments; its result is printed if they contain --json.
+      argv: Arguments of the command; those of the process if None.
     """
     asked = list(sys.argv[1:] if argv is None else argv)
     for_people = sys.stderr if "--json" in asked else sys.stdout
@@ -430,7 +433,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
         what = "what was finished is kept, and the same command goes on"
         print(f"error: {error.filename or 'writing'}: {error.strerror}; {what}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:  # training has an ending of its own, see runs/interruption
+    except KeyboardInterrupt:  # training handles this itself; see runs/interruption
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     sys.exit(result.exit_code)

@@ -1,4 +1,4 @@
-"""Judges studies again, or compares runs: differing options, results, and possible claims.
+"""Judges studies again, or compares runs: different options, results, and supported claims.
 
 Example:
   python -m experiments.compare runs/positions

@@ -1,7 +1,7 @@
 r"""Converts a GGUF file into a Hugging Face folder for `initial.weights` and from_huggingface.
 
-Transformers dequantises it, so this needs the extra `gguf` (with torch); using the folder
-needs neither.
+The package transformers dequantises the file, so this needs the extra `gguf` (with torch). Using
+the folder does not.
 
 Example:
   python -m experiments.convert_gguf --file=SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2
@@ -17,7 +17,7 @@ from transformer_jax.errors import InvalidInput, how_to_install
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments and converts."""
+    """Reads the arguments and converts the file."""
     parser = Parser("convert_gguf", __doc__)
     parser.add_argument("--file", required=True, help="a .gguf file")
     parser.add_argument("--out", required=True, help="a new folder")

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 
-_DRIFT = 0.25  # a size that goes with more than the fourth root of the width is marked
+_DRIFT = 0.25  # a size that changes with more than the fourth root of the width is marked
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     for name, site in places.items():
         slopes = site.slopes(widths)
         found[name] = {"rms": [*map(float, site.rms)], "slopes": [*map(float, slopes)]}
-        drifts = [not abs(slope) <= _DRIFT for slope in slopes]  # where a size is no number, too
+        drifts = [not abs(slope) <= _DRIFT for slope in slopes]  # also if a size is NaN
         drifting += any(drifts)
         marked = [
             f"{slope:+.2f}{' !' * drift}" for slope, drift in zip(slopes, drifts, strict=True)

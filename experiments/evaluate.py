@@ -1,4 +1,4 @@
-"""Scores a whole split with a trained run: every target once.
+"""Scores a trained run on a whole split, each target once.
 
 Example:
   python -m experiments.evaluate --workdir=runs/a --split=test --stride=32
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     for remark in task.remarks:
         print(f"note   {remark}", file=sys.stderr)
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
-    if run.begins:  # the task's targets are not framed as those that it was trained on
+    if run.begins:  # the task frames targets differently from those that the model was trained on
         scored = scored._replace(means={})
     written = demonstration_of(config.data.task).scores(
         to_write(run, run.sharding), task, arguments.split

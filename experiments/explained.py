@@ -20,7 +20,7 @@ nothing else but their seeds share one program.
 
 
 def rows() -> list[tuple[str, Option, str]]:
-    """Returns (key, option, variants that have it) of every option, by section."""
+    """Returns (key, option, names of variants that have it) for every option, by section."""
     shared: dict[str, dict[Any, tuple[Option, list[str]]]] = {}
     for key, owners in all_options().items():
         for name, option in owners:
@@ -30,13 +30,13 @@ def rows() -> list[tuple[str, Option, str]]:
     for prefix in SECTIONS:
         found += [(key, option, "") for key, option in OPTIONS.items() if _prefix(key) == prefix]
         for key in (key for key in shared if _prefix(key) == prefix):
-            for option, names in shared[key].values():  # two choices may be of one family
+            for option, names in shared[key].values():  # two choices can share a family
                 found.append((key, option, ", ".join(dict.fromkeys(names))))
     return found
 
 
 def as_lines(name: str = "") -> str:
-    """Returns options as lines for a terminal.
+    """Returns descriptions of options as lines for a terminal.
 
     Args:
       name: Name of an option or a section; "" for all.

@@ -1,6 +1,6 @@
 """Draws the attention weights of a trained run, and stores them as arrays.
 
-For a text (with its translation, if the run translates), or an example of the test split.
+The input is a text (with its translation, if the run translates) or an example from the test split.
 
 Example:
   python -m experiments.inspect_run --workdir=runs/a --prompt="ROMEO: what" --out=attention.png
@@ -25,7 +25,7 @@ class Example(NamedTuple):
     """Input that is inspected.
 
     Attributes:
-      inputs: Keyword arguments of a call, for one example [1, ...].
+      inputs: Keyword arguments of a call of the model, for one example [1, ...].
       words: Names of its positions; in an encoder–decoder those of the decoder.
       source: Names of the encoder's positions.
       image: [height, width, channels], pixels of the example, or None.
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _figures_of(weights: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns arrays of a layer's weights [1, H, L, M], and facts about them."""
+    """Returns arrays computed from a layer's weights [1, H, L, M], and facts about the weights."""
     import numpy as np
 
     from transformer_jax import inspection
@@ -131,7 +131,7 @@ def _in_words(facts: dict[str, Any]) -> str:
 
 
 def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Example:
-    """Returns the inspected input: a prompt as the model reads it, or an example of its data."""
+    """Returns the inspected input: a prompt as the model reads it, or an example from its data."""
     task = run.config.data.task
     from_data = task in ("image_classification", "vector_classification")
     if from_data:
@@ -149,7 +149,7 @@ def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]
 
 
 def _read(run: Any, prompt: str, allow: list[str]) -> Example:
-    """Returns the words of a prompt as the model reads them, and their numbers."""
+    """Returns a prompt as the model reads it: token numbers and the words that name them."""
     import numpy as np
 
     from transformer_jax.data.special_tokens import special_tokens
@@ -172,7 +172,7 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Example:
     else:
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]
-        if task in ("masked_language_modelling", "text_classification"):  # as it was trained
+        if task in ("masked_language_modelling", "text_classification"):  # as in training
             specials = special_tokens(run.tokenizer)
             words, numbers = ["[begin]", *words], [specials.begin, *numbers]
         if task == "text_classification":
@@ -181,7 +181,7 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Example:
 
 
 def _pair(run: Any, prompt: str) -> Example:
-    """Returns two texts that are separated by a tab, for a model of pairs."""
+    """Returns the input for a prompt of two texts separated by a tab, for a model of pairs."""
     from transformer_jax.data.tasks.classification import encode_texts
 
     texts = tuple(prompt.split("\t"))
@@ -193,7 +193,7 @@ def _pair(run: Any, prompt: str) -> Example:
 
 
 def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
-    """Returns names of tokens; special ones by their purpose."""
+    """Returns the names of tokens; special tokens are named by purpose."""
     from transformer_jax.data.special_tokens import special_tokens
 
     *numbers, _ = specials = special_tokens(tokenizer)
@@ -202,7 +202,7 @@ def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
 
 
 def _translated(run: Any, prompt: str) -> Example:
-    """Returns a sentence, and the tokens that the model writes after it."""
+    """Returns the input for a sentence and the translation that the model writes."""
     import numpy as np
 
     from transformer_jax.data.special_tokens import special_tokens
@@ -228,7 +228,7 @@ def _translated(run: Any, prompt: str) -> Example:
 
 
 def _example_of(run: Any, number: int, allow: list[str]) -> Example:
-    """Returns an image or a sequence of vectors of the test split."""
+    """Returns an image or a sequence of vectors from the test split."""
     import numpy as np
 
     from transformer_jax.pooling import POOLINGS

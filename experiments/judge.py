@@ -1,11 +1,11 @@
-"""Judges scores of other code: one row per run, with arm, seed and value.
+"""Judges scores from other code, given as one row per run with arm, seed and value.
 
 Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --larger_is_better
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
 
-docs/comparing.md explains the words, and `transformer_jax.judge` is the same as a function.
+docs/comparing.md explains the terms; `transformer_jax.judge` is the function for it.
 """
 
 import csv
@@ -59,7 +59,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise InvalidInput(f"--scores={path}: no such file")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # Excel begins with a mark
+        with path.open(encoding="utf-8-sig", newline="") as file:  # Excel adds a BOM
             rows: list[dict[str, Any]] = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"{path}: expected a CSV file in UTF-8: {error}") from error

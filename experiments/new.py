@@ -21,8 +21,8 @@ _FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted(_FOLDER.glob("[a-z]*.py"))
 }
-# Those that no law of a decoder tries: the key that chooses one, a config that trains it, and the
-# loss that it is below after 50 updates, where guessing has the logarithm of what may be answered.
+# Families that no law of a decoder tests: the key that chooses a component, a config that trains
+# it, and a bound on the loss after 50 updates. Guessing costs the log of the number of answers.
 _TRAINED = {
     "objective": ("objective.name", "tiny", "4"),
     "optimizer": ("optimizer.name", "tiny", "4"),
@@ -119,7 +119,7 @@ def _key(family: str) -> str:
 
 
 def _name(family: str, module: str) -> str:
-    """Returns MyAttention for a class my_attention, my_attention for a function."""
+    """Returns the component's name: MyAttention for a class, my_attention for a function."""
     is_class = "class Mine" in TEMPLATES[family]
     return "".join(part.title() for part in module.split("_")) if is_class else module
 

@@ -1,8 +1,8 @@
-r"""Reports the resources of a training step on one or many devices, from their own compiler.
+r"""Reports the resources that a training step needs on devices, according to their compiler.
 
 The devices need not be present, only their compiler: `pip install -e '.[train,tpu]'` (or cuda) in
 a clone, into a separate environment. For a device of this machine, cpu or gpu, rates are
-measured, and --steps also takes some steps. The text may be missing if
+measured, and --steps also takes some steps. The text is not needed if
 data.tokenizer=bpe and data.vocab_size state its vocabulary.
 
 Example:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from transformer_jax.planning.plan import Plan
 
 _GIB = 1 << 30
-_KINDS = 4  # of kernels, the most frequent
-# jax computes on the CPU here; libtpu is asked for its compiler alone.
+_KINDS = 4  # most frequent kinds of kernels, which are shown
+# jax computes on the CPU here; of libtpu only the compiler is used.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -46,7 +46,7 @@ ENVIRONMENT = {
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Compiles the step and its variants, prints and returns the plans."""
+    """Compiles the step and its variants; prints and returns the plans."""
     arguments = _parser().read(argv)
     if arguments.mesh:
         arguments.overrides |= {f"mesh.{axis}": str(n) for axis, n in arguments.mesh.items()}
@@ -130,10 +130,10 @@ def _in_words(changes: dict[str, Any]) -> str:
 
 
 def _changes_of(text: str) -> dict[str, str]:
-    """Parses `model.depth=4 model.width=64`."""
+    """Returns the changes in a text such as `model.depth=4 model.width=64`, by key."""
     try:
         pairs = [part.partition("=") for part in shlex.split(text)]
-    except ValueError as error:  # quotes that do not end
+    except ValueError as error:  # a quote that is not closed
         raise InvalidInput(f"--compare={text}: {error}") from error
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong or not pairs:
@@ -142,13 +142,13 @@ def _changes_of(text: str) -> dict[str, str]:
 
 
 def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Returns the changes, and the config with them."""
+    """Returns the changes as texts, and the config with these changes."""
     texts = {key: str(value) for key, value in changes.items()}
     return texts, arguments.file.config(arguments.overrides | texts)
 
 
 def _report(arguments: Any, device: "Device", plans: "dict[str, Plan]") -> list[str]:
-    """Describes all plans."""
+    """Returns lines that describe all plans."""
     first, count = plans["as it stands"], len(device.targets)
     lines = [f"{arguments.config_path} on {device.kind}", *_described(first)]
     if len(plans) > 1:
@@ -160,7 +160,7 @@ def _report(arguments: Any, device: "Device", plans: "dict[str, Plan]") -> list[
 
 
 def _described(plan: "Plan") -> list[str]:
-    """Describes a plan."""
+    """Returns lines that describe one plan."""
     needs = _size(plan.needed) if plan.needed else "more than the compiler says"
     held = ", ".join(f"{name} {_size(size)}" for name, size in plan.held.items())
     mesh = " ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
@@ -196,7 +196,7 @@ def _described(plan: "Plan") -> list[str]:
 
 
 def _taken(plan: "Plan") -> list[str]:
-    """Describes the measured steps."""
+    """Returns lines that describe the measured steps, or none."""
     if plan.taken is None:
         return []
     times = sorted(plan.taken["seconds"])
@@ -214,7 +214,7 @@ def _size(nbytes: float) -> str:
 
 
 def _compared(plans: "dict[str, Plan]") -> list[str]:
-    """Returns a table of plans, one per line."""
+    """Returns the lines of a table with one plan per line."""
     width = max(map(len, plans))
     taken = f"  {'taken':>9}" if any(plan.taken for plan in plans.values()) else ""
     rows = [f"{'':{width}}  {'memory':>10}  fits  {'FLOPs':>8}  {'ms':>9}  {'MFU':>4}{taken}"]

@@ -113,7 +113,7 @@ def _design(study: Study) -> dict[str, Any]:
 
 
 def _scores(study: Study) -> list[list[Any]]:
-    """Returns a row per run: arm, seed, value, whether it diverged, and with a target when."""
+    """Returns a row per run: arm, seed, value, diverged or not, and, with a target, the step."""
     rows = []
     for arm, value in study.verdicts()["values"].items():
         for seed, (score, diverged, first, last) in value["outcomes"].items():
@@ -160,7 +160,7 @@ def page_of(name: str) -> str:
             for arm, optimum in design["verdicts"].items()
         ]
     parts.append(tables.as_markdown(heads, rows).strip())
-    if design["target"] is None:  # a difference of means would describe no run
+    if design["target"] is None:  # with a target, a difference of means would describe no run
         parts += [f"![{says}]({file})" for file, says in _FIGURES.items() if _has(name, file)]
     better = tables.direction(design["larger_is_better"])
     learned = design["learned"]
@@ -175,7 +175,7 @@ def page_of(name: str) -> str:
 
 
 def _broken(command: str) -> str:
-    """Returns a command on one line or two, as a shell reads it."""
+    """Returns a command whose line breaks are escaped, as a shell reads it."""
     return re.sub(r"\s{2,}", " \\\\\n  ", command.replace("\\", ""))
 
 

@@ -39,7 +39,7 @@ _FORMATS = ("text", "csv", "md")
 
 
 def main(argv: list[str]) -> Any:
-    """Reads the arguments, first the verb. Returns the rows, or the written files."""
+    """Runs the verb that the arguments begin with; returns its rows or facts."""
     verbs = {
         **{"ls": _list, "show": _show, "tail": _tail, "diff": _diff},
         **{"gc": _free, "export": _export},
@@ -148,10 +148,10 @@ def _diff(argv: list[str]) -> dict[str, Any]:
 
 
 def _run_of(name: str) -> Path:
-    """Returns a directory that contains a run.
+    """Returns the path of a directory that contains a run.
 
     Raises:
-      InvalidInput: It contains none, e.g. a study.
+      InvalidInput: The directory contains no run; it may be, for example, a study.
     """
     path = Path(name)
     if (path / "study.json").exists():
@@ -162,7 +162,7 @@ def _run_of(name: str) -> Path:
 
 
 def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
-    """Returns plain columns; long lines are not wrapped, so that they can be searched."""
+    """Returns rows in plain columns; long lines are not wrapped, so that they can be searched."""
     heads, *rows = [[harmless(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> dict[str, str]:
     asked = sorted({a.removeprefix("--").partition("=")[0] for a in argv} & drawn)
     traits = traits_of(run.config.data.task)
     draws = traits.rereads and traits.source in ("text", "made-up languages")
-    if asked and traits.source is not None and not draws:  # who knows what one's own task does
+    if asked and traits.source is not None and not draws:  # a user-defined task may draw
         print(f"note   nothing is drawn here; not read: --{', --'.join(asked)}", file=sys.stderr)
     if draws and run.tokenizer is not None and not len(run.tokenizer.encode(options["prompt"])):
         raise InvalidInput(

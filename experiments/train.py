@@ -82,13 +82,13 @@ def _once(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns changes for a run of two updates that does everything a long one does."""
     every = ("evaluation", "logging", "checkpoint", "hooks")
     warmup = "schedule.warmup_steps"
-    most = 0 if flat["schedule.name"] in ENDING else 1  # its end takes updates too
+    most = 0 if flat["schedule.name"] in ENDING else 1  # its ending takes updates too
     shorter = {warmup: min(flat[warmup], most)} if warmup in flat else {}
     return {"training.steps": 2, **dict.fromkeys([f"{name}.every" for name in every], 1), **shorter}
 
 
 def _train(arguments: Namespace) -> dict[str, Any]:
-    # What can be refused without jax is refused before its two seconds of import.
+    # Checks that do not need jax come first, since importing it takes two seconds.
     directory = RunDirectory(arguments.workdir)
     extension = None
     if arguments.extend:
@@ -138,7 +138,7 @@ def _train(arguments: Namespace) -> dict[str, Any]:
 
 
 def _announce(arguments: Namespace) -> dict[str, Any]:
-    """Prints what would be trained, and whether it fits, and writes nothing."""
+    """Prints the model that would be trained and whether it fits; writes nothing."""
     from transformer_jax.runs.progress import Progress
     from transformer_jax.training.announcement import announce
     from transformer_jax.training.prepared import prepare

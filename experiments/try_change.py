@@ -1,4 +1,4 @@
-r"""Tries one change of a base: keeps it, drops it, or leaves it undecided.
+r"""Tries one change to a base: keeps it, drops it, or leaves it undecided.
 
 A change is screened against the base over the same few seeds. A good one is trained again, with
 the base, on fresh seeds, until the evidence suffices to make it part of the base. Over
@@ -27,7 +27,7 @@ EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
 
 
 def main(argv: list[str]) -> Any:
-    """Tries the change; returns the result with its exit code, or earlier tries."""
+    """Tries the change and returns the result with its exit code; --list returns earlier tries."""
     parser = Parser("try_change", __doc__, takes_config=True, config_required=False)
     parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
     parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
@@ -95,7 +95,7 @@ def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, st
         raise InvalidInput(
             f"--base={journal.path}: nothing has begun there; give --config=FILE too"
         )
-    judged = SCORED[:3]  # of every run; the others are of what a model writes
+    judged = SCORED[:3]  # scores of every run; the others need generated text
     if arguments.metric is not None and arguments.metric not in judged:
         raise InvalidInput(f"--metric={arguments.metric}: expected one of {', '.join(judged)}")
     if arguments.gate is not None and arguments.gate not in METHODS:
@@ -111,14 +111,14 @@ def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, st
                 f"--config={arguments.config_path}: seeds.{key}={seed}: seeds are the referee's; "
                 "expected None"
             )
-    if journal.may_begin():  # later it is a change of what was kept
+    if journal.may_begin():  # later a change applies to the kept base
         changed(arguments.config, texts=change)
 
 
 def _begin(journal: Any, arguments: Any) -> None:
     """Writes the settings of a new folder; refuses other settings once something was tried.
 
-    This process has locked the folder.
+    The caller holds the lock on the folder.
     """
     if arguments.config is not None:
         from transformer_jax.studies.design import usual_metric
@@ -147,13 +147,13 @@ def _begin(journal: Any, arguments: Any) -> None:
 
 
 def _change(text: str) -> dict[str, str]:
-    """Parses KEY=VALUE,KEY=VALUE; values may contain commas and path prefixes, A=0.1,B=2."""
+    """Returns the changes in KEY=VALUE,KEY=VALUE by key; values can contain commas, A=0.1,B=2."""
     from transformer_jax.studies.design import names_section
 
     change, parts = {}, []
     for part in re.split(r",(?=\w+\.[\w.]+=|seed=)", text):
         if parts and not part.startswith("seed=") and not names_section(part.partition("=")[0]):
-            parts[-1] += f",{part}"  # a file in a value
+            parts[-1] += f",{part}"  # a comma within a value
         else:
             parts.append(part)
     for part in parts:
@@ -170,7 +170,7 @@ def _change(text: str) -> dict[str, str]:
 
 
 def told_of(outcome: dict[str, Any]) -> str:
-    """Describes the result of a try in two lines."""
+    """Returns two lines that describe the result of a try."""
     low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in outcome["interval"])
     change = ",".join(f"{key}={value}" for key, value in outcome["change"].items())
     seen = outcome["estimate"] if outcome["estimate"] is not None else outcome.get("screening")

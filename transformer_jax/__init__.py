@@ -1,7 +1,7 @@
 """transformer_jax: transformers in JAX, and experiments on them whose answers you can trust.
 
 Start with examples/one_page.py, then read in this order; * marks the seven files from attention to
-a trained model. docs/architecture.md explains the parts and the twelve words of this project.
+a trained model. docs/architecture.md explains the parts and the project's own twelve terms.
 
   shapes, masks*         dimension letters; masks as arrays and as rules
   attention*, blocks*    multi-head attention; pre-norm and post-norm blocks
@@ -13,9 +13,9 @@ a trained model. docs/architecture.md explains the parts and the twelve words of
   generation             new tokens from a model
   placement, sharding    division of arrays over devices; processes: runs on several hosts
   data/                  tasks turn sources (text, tables, images) into batches; order: the examples
-                         of a step
+                         in each step
   config, resolve, constraints, config_files
-                         the options of a run, their defaults, refusals, files and command line
+                         the options of a run: defaults, invalid combinations, files, command line
   training/              step*: one update; loop*: a run; build, prepared: from a config to a
                          compiled step; objectives, optimizers, schedules, hooks
   runs/                  files of a run: checkpoints, metrics.jsonl, manifest
@@ -24,15 +24,15 @@ a trained model. docs/architecture.md explains the parts and the twelve words of
   planning/              memory and time of a training step on other devices
   laws                   properties that every component must have
 
-The names below are stable and are imported when they are first used, so `import transformer_jax`
-costs nothing. Anything else may move between versions.
+The names below are stable and are imported on first use, so `import transformer_jax` costs nothing.
+All other names can move between versions.
 """
 
 import importlib
 
 __version__ = "0.2.0"
 
-# module -> its names; docs/architecture.md says what is promised.
+# Public names by module; docs/architecture.md lists those that stay stable.
 _PUBLIC = {
     "attention": (
         "AttentionCall",

@@ -36,12 +36,12 @@ def scaled_dot_product_attention(
     soft_cap: float | None = None,
     adjust: Callable[[Array], Array] = lambda weights: weights,
 ) -> Array:
-    """Returns the mean of the values for each query, weighted by the match of query and key.
+    """Returns, for each query, the mean of the values weighted by how well the keys match it.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k) + bias) V.
     Vaswani et al. 2017, arXiv:1706.03762, equation 1. The softmax runs over the keys that the mask
-    allows. A query that may attend to nothing gives exactly 0, with zero gradient (flax and jax.nn
-    give the mean of the forbidden values).
+    allows. A query without allowed keys gives exactly 0, with zero gradient (flax and jax.nn give
+    the mean of the forbidden values).
 
     Args:
       query: [..., L, K].
@@ -49,8 +49,8 @@ def scaled_dot_product_attention(
       value: [..., M, V]; V may differ from K.
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; -inf is allowed; broadcasts to the weights.
-      scale: Factor of the products of queries and keys; 1 / sqrt(d_k) if None.
-      soft_cap: Largest size of a product, see attention_scores; unbounded if None.
+      scale: Factor applied to the products of queries and keys; 1 / sqrt(d_k) if None.
+      soft_cap: Bound on the absolute value of a product (see attention_scores); none if None.
       adjust: Function applied to the weights before the mean is taken, e.g. dropout.
 
     Returns:
@@ -80,8 +80,8 @@ def attention_weights(
       key: [..., M, K].
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; broadcasts to the weights.
-      scale: Factor of the products of queries and keys; 1 / sqrt(d_k) if None.
-      soft_cap: Largest size of a product, see attention_scores; unbounded if None.
+      scale: Factor applied to the products of queries and keys; 1 / sqrt(d_k) if None.
+      soft_cap: Bound on the absolute value of a product (see attention_scores); none if None.
 
     Returns:
       [..., L, M], float32 or wider; every row sums to 1, or is exactly 0 if fully masked.
@@ -101,10 +101,10 @@ def attention_scores(
     scale: float | None = None,
     soft_cap: float | None = None,
 ) -> Array:
-    """Returns Q K^T / sqrt(d_k) + bias, and -inf where the mask forbids; see attention_weights.
+    """Returns Q K^T / sqrt(d_k) + bias, with -inf where the mask is False; see attention_weights.
 
     With `soft_cap` c the products become c tanh(product / c) before the bias is added, so that
-    none exceeds c in size (Gemma 2, arXiv:2408.00118, section 2).
+    none exceeds c in absolute value (Gemma 2, arXiv:2408.00118, section 2).
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"))
     shape = weights_shape(query, key)
@@ -115,7 +115,7 @@ def attention_scores(
             "numbers that are added to the scores go into bias"
         )
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    # Scaling the query costs L*K products, scaling the scores would cost L*M.
+    # Scaling the query costs L*K multiplications; scaling the scores would cost L*M.
     scaled_LK = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
     scores_LM = _product("...LK,...MK->...LM", scaled_LK, key, preferred_element_type=wide)
     if soft_cap is not None:
@@ -139,23 +139,23 @@ def weighted_sum(weights: Array, value: Array) -> Array:
 
 
 def repeat_kv(array: Array, num_heads: int) -> Array:
-    """[..., G, M, K] -> [..., H, M, K]: a head of keys or values serves H / G heads of queries."""
+    """[..., G, M, K] -> [..., H, M, K]: each key or value head serves H / G query heads."""
     served = num_heads // array.shape[-3]
     return array if served == 1 else jnp.repeat(array, served, axis=-3)
 
 
 def weights_shape(query: Array, key: Array) -> tuple[int, ...]:
-    """Returns the shape of the weights of [..., L, K] and [..., M, K]: (..., L, M)."""
+    """Returns the shape (..., L, M) of the weights for queries [..., L, K] and keys [..., M, K]."""
     leading = jnp.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     return (*leading, query.shape[-2], key.shape[-2])
 
 
 def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
-    """Returns jnp.einsum of matrices.
+    """Returns the jnp.einsum of two arrays of matrices.
 
-    For one query, leading axes that both share are made one. With more of them XLA on CPU copies,
-    for each token, all keys and values that a cache keeps: products over 24 arrays of 96 heads and
-    1,024 places took 282 ms instead of 59.
+    For a single query, the leading axes that both arrays share are merged into one. Otherwise XLA
+    on CPU copies all cached keys and values for each token: products over 24 arrays of 96 heads and
+    1,024 positions took 282 ms instead of 59.
     """
     leading = left.shape[:-2]
     if left.shape[-2] != 1 or right.shape[:-2] != leading:
@@ -168,7 +168,7 @@ def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
 def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
     """Raises ValueError if an array does not broadcast to the weights, or would enlarge them.
 
-    A mask [B, 1, L, L] with queries [B, L, K] would give every example the masks of all.
+    With queries [B, L, K], a mask [B, 1, L, L] would apply all examples' masks to each example.
     """
     for name, array in arrays.items():
         if array is None:
@@ -185,7 +185,7 @@ def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention: several attentions in parallel, each with its own projections.
+    """Multi-head attention: several attention heads in parallel, each with its own projections.
 
     MultiHead(X) = Concat(Z^1 ... Z^H) W_O with W_O in [H * d_v, D], which equals the sum over heads
     of Z^h W_O^h. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. If there are fewer key-value
@@ -196,16 +196,16 @@ class MultiHeadAttention(nn.Module):
     the same values when only `num_heads` changes.
 
     Attributes:
-      num_heads: Heads, H.
-      num_kv_heads: Heads of keys and values, G, a divisor of H; H if None.
-      head_dim: Query and key features of one head, K; width / num_heads if None.
-      value_dim: Value features of one head, V; head_dim if None.
+      num_heads: Number of query heads, H.
+      num_kv_heads: Number of key-value heads, G, a divisor of H; H if None.
+      head_dim: Number of query and key features per head, K; width / num_heads if None.
+      value_dim: Number of value features per head, V; head_dim if None.
       use_bias: Whether the four projections have a bias.
       dropout_rate: Dropout rate of the attention weights in training.
-      scale: Factor of the scores; 1 / sqrt(K) if None.
+      scale: Factor applied to the scores; 1 / sqrt(K) if None.
       variant: Factory of an AttentionVariant; scaled_dot_product_attention if None.
-      query_key_norm: Factory of the norm of each head's queries and keys, before the rotation
-        (Henry et al. 2020, arXiv:2010.04245), or None.
+      query_key_norm: Factory of the norm applied to each head's queries and keys before the
+        rotation (Henry et al. 2020, arXiv:2010.04245); no norm if None.
       kernel_init: Initial values of the query and key kernels.
       value_init: Initial values of the value kernel; kernel_init if None.
       out_init: Initial values of the output kernel; kernel_init if None.
@@ -247,16 +247,16 @@ class MultiHeadAttention(nn.Module):
             than the inputs, [..., H or 1, L, M]; or a Mask, which becomes an array only if the
             variant needs one.
           terms: Position terms for attention.
-          slot: Place in a KV cache of the keys and values of the inputs; M is then its capacity.
-          layer: Number of the block, for variants that differ by depth.
+          slot: Slot in the KV cache for the inputs' keys and values; M is then its capacity.
+          layer: Index of the block, for variants that differ by depth.
           train: Whether dropout is on; apply then needs rngs={'dropout': key}.
 
         Returns:
           [..., L, D].
 
         Raises:
-          ValueError: Width, num_heads and num_kv_heads do not fit, a shape is wrong, or keys of a
-            memory would be rotated.
+          ValueError: Width, num_heads and num_kv_heads are incompatible, a shape is wrong, or the
+            keys of a memory would be rotated.
         """
         if memory is not None and terms.rotation is not None:
             raise ValueError("terms: a rotation is for places of the inputs, not for a memory's")
@@ -279,7 +279,7 @@ class MultiHeadAttention(nn.Module):
             return dropout(site(self, "weights", weights_HLM))
 
         variant = (self.variant or SoftmaxAttention)(name="variant")
-        # A variant that hides its weights may compute them in parts: they are shown below.
+        # A variant that hides its weights need not form them; `show` below makes them if read.
         change = dropout if variant.hides_weights else adjust
         rate = self.dropout_rate if train else 0.0
         call = AttentionCall(inputs, mask, terms.bias, self.scale, change, rate, slot, layer)
@@ -308,7 +308,7 @@ class MultiHeadAttention(nn.Module):
 
     @nn.nowrap
     def _sizes(self, width: int) -> tuple[int, int, int]:
-        """Returns the number of key-value heads G, and the features K and V."""
+        """Returns the number of key-value heads, G, and the features per head, K and V."""
         heads, groups = self.num_heads, self.num_kv_heads or self.num_heads
         if self.head_dim is None and width % heads:
             raise ValueError(
@@ -334,17 +334,17 @@ def split_heads(flat: Array, heads: int) -> Array:
 
 
 class AttentionCall(NamedTuple):
-    """Context of an attention call, besides queries, keys and values.
+    """Inputs of an attention call besides queries, keys and values.
 
     Attributes:
       inputs: Input of the layer, [..., L, D].
       mask: Positions that may be attended to, or None for all.
       bias: Array added to the scores, or a function that returns it; see PositionTerms.
-      scale: Factor of the scores; 1 / sqrt(K) if None.
-      adjust: Function to apply to the weights before values are mixed: dropout, and the site.
+      scale: Factor applied to the scores; 1 / sqrt(K) if None.
+      adjust: Function applied to the weights before values are mixed: the site, and dropout.
       dropout_rate: Dropout rate of the weights; 0 outside training.
-      slot: Place in a KV cache of these tokens, or None.
-      layer: Number of the block.
+      slot: Slot of these tokens in the KV cache, or None.
+      layer: Index of the block.
     """
 
     inputs: Array
@@ -373,8 +373,8 @@ class AttentionCall(NamedTuple):
 class AttentionVariant(nn.Module):
     """Replacement for scaled_dot_product_attention; an entry of ATTENTIONS.
 
-    Typed fields of a subclass are options. A subclass defines `weights`, which are then applied to
-    the values, or mixes the values itself in `__call__`.
+    The typed fields of a subclass are its options. A subclass either defines `weights`, which are
+    then applied to the values, or mixes the values itself in `__call__`.
 
     Attributes:
       hides_weights: Whether `__call__` computes no weights [..., H, L, M]; `weights` then computes
@@ -398,7 +398,7 @@ class AttentionVariant(nn.Module):
         """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
         weights_HLM = self.weights(query, key, call)
         expected = (*query.shape[:-1], key.shape[-2])
-        if weights_HLM.shape != expected:  # of user-defined code; what broadcasts would be taken
+        if weights_HLM.shape != expected:  # user-defined code; a shape that broadcasts would pass
             raise ValueError(f"attention: expected weights {expected}, got {weights_HLM.shape}")
         return weighted_sum(call.adjust(weights_HLM), value)
 
@@ -440,4 +440,4 @@ ATTENTIONS = {
     "differential": f"{_VARIANTS}.weightings:DifferentialAttention",
     "diff_transformer": f"{_VARIANTS}.weightings:DiffTransformer",
 }
-"""Kinds of attention by name: classes, or "module:Class" that is imported when it is chosen."""
+"""Kinds of attention by name: classes, or "module:Class" strings that are imported on use."""

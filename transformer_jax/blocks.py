@@ -1,7 +1,8 @@
 """The residual block: attention, feed-forward layer and norms, wired together.
 
-Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names them. A block reads
-its surroundings from a `Context`, and passes values on to later blocks in the carry.
+Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names these classes.
+Besides the residual stream, a block takes a `Context`; it passes values to later blocks in the
+carry.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from transformer_jax.sites import site
 ModuleFactory = Callable[..., nn.Module]
 Carry = dict[
     str, Any
-]  # values from earlier blocks by name; in a scan all blocks have the same names
+]  # values from earlier blocks by name; in a scan all blocks use the same names
 
 
 @jax.tree_util.register_dataclass
@@ -35,8 +36,8 @@ class Context:
       terms: Position terms for self-attention.
       memory: Output of an encoder, [..., M, D]; without it there is no cross-attention.
       memory_mask: Positions of the memory that may be attended to, [..., L, M] or [..., H, L, M].
-      slot: Place in a KV cache of the keys and values of the inputs, for self-attention.
-      layer: Number of the block.
+      slot: Slot in the KV cache for the keys and values of self-attention.
+      layer: Index of the block.
       sizes: Sizes of the model, for mixers.
       train: Whether dropout is on.
     """
@@ -58,7 +59,7 @@ class Block(nn.Module):
     the parameters are the same whatever the wiring.
 
     Attributes:
-      attention: Factory of the attention module, also for the memory.
+      attention: Factory of the modules for self-attention and cross-attention.
       feed_forward: Factory of the feed-forward module, or None for a block without one.
       norm: Factory of a norm.
       mixer: Factory of the replacement for self-attention, a module that maps inputs [..., L, D]
@@ -68,7 +69,7 @@ class Block(nn.Module):
         earlier blocks skip proportionally fewer (Huang et al. 2016, arXiv:1603.09382).
       depth: Number of blocks, N.
       side: "encoder" or "decoder" in a model that has both.
-      final_norm: Whether the stack ends with a norm, since its last sum is not normalised.
+      final_norm: Whether the stack must end with a norm because its last sum is not normalised.
     """
 
     attention: ModuleFactory
@@ -83,7 +84,7 @@ class Block(nn.Module):
 
     @classmethod
     def branch_gain(cls, depth: int, side: str) -> float:
-        """Returns the factor of the initial deviation of value kernels and output kernels."""
+        """Returns the factor for the initial standard deviation of value and output kernels."""
         return 1.0
 
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
@@ -137,12 +138,12 @@ class Block(nn.Module):
 
     @property
     def kind(self) -> str:
-        """Returns "attention" or "mixer": the name of the layer that mixes positions."""
+        """Name of the layer that mixes positions, "attention" or "mixer"."""
         return "attention" if self.mixer is None else "mixer"
 
     @nn.nowrap
     def branch_dropout(self, context: Context) -> Callable[[Array], Array]:
-        """Returns the function after each branch: dropout, and stochastic depth."""
+        """Returns the function applied to a branch's output: dropout, then stochastic depth."""
         dropout = nn.Dropout(self.dropout_rate, deterministic=not context.train)
         if not self.stochastic_depth or not context.train:
             return dropout
@@ -152,7 +153,7 @@ class Block(nn.Module):
 
 
 class BranchDropout(nn.Module):
-    """Drops a branch for a fraction of the examples, and scales it up for the others."""
+    """Drops a branch for a random fraction of the examples, and scales it up for the others."""
 
     @nn.compact
     def __call__(self, branch: Array, rate: float | Array) -> Array:
@@ -207,7 +208,7 @@ WIRINGS = {
     "layer_scale": f"{_VARIANTS}.wirings:LayerScale",
     "deep_norm": f"{_VARIANTS}.wirings:DeepNorm",
 }
-"""Wirings by name: classes, or "module:Class" that is imported when it is chosen."""
+"""Wirings by name: classes, or "module:Class" strings that are imported on use."""
 
 MIXERS = {
     "attention": "transformer_jax.attention:MultiHeadAttention",
@@ -215,13 +216,13 @@ MIXERS = {
 }
 """Layers that mix positions, by name.
 
-Each is made with use_bias, the initial values kernel_init and out_init of its kernels, and dtype;
-mixers other than attention are called with inputs [..., L, D] and a Context.
+Each is constructed with use_bias, kernel_init and out_init (the initial values of its kernels), and
+dtype; mixers other than attention are called with inputs [..., L, D] and a Context.
 """
 
 
 class Gain(nn.Module):
-    """Multiplies each feature, or all features, by a learned number."""
+    """Multiplies each feature by its own learned number, or all features by a shared one."""
 
     features: int
     initial: Initializer

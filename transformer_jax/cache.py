@@ -1,11 +1,11 @@
-"""Caches of keys, values and recurrent states, for generating token by token.
+"""Caches of keys, values and recurrent states, for token-by-token generation.
 
-The keys and values of every layer, and the states of recurrent ones, are variables of the
+The keys and values of every layer, and the states of recurrent layers, are variables in the
 collection `cache`. A caller that makes this collection mutable (`apply(..., mutable=["cache"])`)
-gets it with the logits and passes it in with the next tokens; otherwise nothing is cached. A cache
-is an input and an output of a pure function, as parameters are.
+receives it with the logits and passes it in with the next tokens; otherwise nothing is cached. So
+the model stays a pure function, with the cache as an input and an output.
 
-Keys and values of cross-attention are not cached: they are recomputed with each call.
+Keys and values of cross-attention are not cached: they are recomputed in each call.
 """
 
 import math
@@ -21,9 +21,9 @@ class CacheSlot(NamedTuple):
     """Write positions of new tokens in a cache.
 
     Attributes:
-      first: Number of tokens in the cache, int.
+      first: Number of tokens already in the cache, int.
       count: Number of new tokens, T.
-      capacity: Largest number of tokens in the cache, M.
+      capacity: Largest number of tokens that the cache can hold, M.
     """
 
     first: Array
@@ -42,7 +42,7 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
     Args:
       module: Module that keeps the count.
       count: Number of new tokens.
-      capacity: Capacity of a new cache; an existing cache has its own.
+      capacity: Capacity of a new cache; an existing cache keeps its own.
     """
     if not uses_cache(module):
         return None
@@ -55,10 +55,10 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
 
 
 def with_capacity(cache: Any, capacity: int) -> Any:
-    """Resizes a cache to `capacity` tokens; each new token reads all rows, empty ones too.
+    """Returns a cache resized to `capacity` tokens; each new token reads all rows, even empty ones.
 
     Args:
-      cache: The collection, with at most that many tokens.
+      cache: The collection `cache`, with at most `capacity` tokens.
       capacity: Largest number of tokens.
     """
 
@@ -73,24 +73,24 @@ def with_capacity(cache: Any, capacity: int) -> Any:
 
 def _is_by_place(path: tuple) -> bool:
     """Returns whether a cache array has a row per token, unlike states and the count."""
-    return getattr(path[-1], "key", None) in ("keys", "values")  # states may be tuples
+    return getattr(path[-1], "key", None) in ("keys", "values")  # states can be tuples
 
 
 def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | None) -> Array:
     """Writes new rows after those in the cache, and returns all rows.
 
     Args:
-      module: Module that keeps them.
+      module: Module that keeps the rows.
       name: Name of the cached array, e.g. keys or values.
-      new: [..., T, F].
+      new: New rows, [..., T, F].
       slot: Write positions, or None if nothing is cached.
     Returns:
       All rows [..., M, F], zeros where nothing was written; `new` if nothing is cached.
     """
     if slot is None:
         return new
-    # One leading axis: with more of them XLA on CPU copies the whole cache for each token, and the
-    # token after 1,023 others took 0.99 ms instead of 0.39 (shakespeare.py, 2 CPU cores).
+    # Leading axes are merged: with several, XLA on CPU copies the whole cache for each token, and
+    # the token after 1,023 others took 0.99 ms instead of 0.39 (shakespeare.py, 2 CPU cores).
     *leading, count, features = new.shape
     rows = math.prod(leading)
     shape = (rows, slot.capacity, features)
@@ -105,25 +105,25 @@ def kept_state(module: nn.Module, layer: int, reads_on: bool, otherwise: Any = N
 
     Args:
       module: Module that keeps the state.
-      layer: Number of the state.
-      reads_on: Whether this call continues from a cache; otherwise nothing is kept, and earlier
-        values of the collection are ignored.
+      layer: Index of the state.
+      reads_on: Whether this call uses a cache; if not, nothing is kept, and earlier values in the
+        collection are ignored.
       otherwise: State before the first token.
     """
     return module.get_variable("cache", f"state_{layer}", otherwise) if reads_on else otherwise
 
 
 def keep_state(module: nn.Module, layer: int, reads_on: bool, state: Any) -> None:
-    """Keeps the state of a recurrent layer for the next call; see kept_state."""
+    """Stores the state of a recurrent layer for the next call; arguments as in kept_state."""
     if reads_on:
         module.put_variable("cache", f"state_{layer}", state)
 
 
 def nan_on_overflow(hidden: Array, slot: CacheSlot | None) -> Array:
-    """Replaces everything by NaN once more tokens were read than the cache can hold.
+    """Returns `hidden`, or NaN everywhere if more tokens were read than the cache can hold.
 
     XLA writes rows beyond the end over the last rows (jax.lax.dynamic_update_slice), so results
-    would be silently wrong.
+    would otherwise be silently wrong.
     """
     if slot is None:
         return hidden

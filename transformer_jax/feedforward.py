@@ -13,7 +13,7 @@ from transformer_jax.sites import site
 
 
 def gelu(inputs: Array) -> Array:
-    """Returns x * Phi(x), Phi the normal distribution function: BERT's and ViT's form.
+    """Returns x * Phi(x), with Phi the normal distribution function: GELU as in BERT and ViT.
 
     Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
     """
@@ -21,7 +21,7 @@ def gelu(inputs: Array) -> Array:
 
 
 def gelu_tanh(inputs: Array) -> Array:
-    """Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's approximate GELU."""
+    """Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GELU as approximated in GPT-2."""
     return jax.nn.gelu(inputs, approximate=True)
 
 
@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
     FFN(x) = activation(x W_1 + b_1) W_2 + b_2. Vaswani et al. 2017, equation 2.
 
     Attributes:
-      mlp_dim: Hidden features, F; 4 * width if None.
+      mlp_dim: Number of hidden features, F; 4 * width if None.
       activation: Activation between the two maps.
       use_bias: Whether the maps have a bias.
       kernel_init: Initial values of the first kernel.
@@ -87,8 +87,8 @@ class GatedFeedForward(nn.Module):
     FFN(x) = (activation(x W_gate) * (x W_up)) W_down. Shazeer 2020, arXiv:2002.05202, equation 6.
 
     Attributes:
-      mlp_dim: Hidden features, F; 8/3 of the width if None, which has as many parameters as
-        two maps with 4 * width.
+      mlp_dim: Number of hidden features, F; 8/3 of the width if None, which gives as many
+        parameters as two maps with 4 * width.
       activation: Activation of the gates.
       use_bias: Whether the maps have a bias.
       kernel_init: Initial values of the first two kernels.
@@ -118,7 +118,7 @@ class GatedFeedForward(nn.Module):
 
 
 def no_feed_forward(**_: object) -> None:
-    """No feed-forward layer: a block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
+    """No feed-forward layer: the block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
 
 
 FEED_FORWARDS = {
@@ -127,7 +127,7 @@ FEED_FORWARDS = {
     "mixture": "transformer_jax.variants.experts:MixtureOfExperts",
     "none": no_feed_forward,
 }
-"""Feed-forward layers by name: classes, or "module:Class" that is imported when it is chosen.
+"""Feed-forward layers by name: classes, or "module:Class" strings that are imported on use.
 
-Each is made with mlp_dim, activation, use_bias, kernel_init, out_init and dtype.
+Each is constructed with mlp_dim, activation, use_bias, kernel_init, out_init and dtype.
 """

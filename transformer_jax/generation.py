@@ -14,15 +14,15 @@ from transformer_jax.errors import InvalidInput
 
 
 def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0) -> Array:
-    """Returns the logits with every token that may not be drawn set to -inf.
+    """Returns the logits, set to -inf for every token that must not be drawn.
 
     Args:
       logits: [..., V] float.
       top_k: Keeps the k likeliest tokens (Fan et al. 2018); None, or k >= V, keeps all.
-      top_p: Keeps the smallest set of likeliest tokens whose probability reaches p (Holtzman et
-        al. 2020, section 3.1), at least one; 1 keeps all.
+      top_p: Keeps the smallest set of likeliest tokens whose total probability reaches p
+        (Holtzman et al. 2020, section 3.1), at least one token; 1 keeps all.
     Returns:
-      [..., V]; the likeliest token is always kept, and ties with the last kept one.
+      [..., V]; the likeliest token is always kept, as is any token tied with the last one kept.
     """
     vocab_size = logits.shape[-1]
     descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
@@ -50,10 +50,10 @@ def draw_token(
     Args:
       rng: PRNG key.
       logits: [..., V] float.
-      temperature: 0 takes the likeliest token, as do values below 1e-30, where quotients
-        overflow.
+      temperature: Divisor of the logits; 0 takes the likeliest token, as do values below 1e-30,
+        for which the quotients overflow.
       top_k: As in restrict_logits.
-      top_p: As in restrict_logits, after the temperature.
+      top_p: As in restrict_logits, applied after the temperature.
     Returns:
       [...] int32; -1 if the logits contain NaN.
     """
@@ -72,12 +72,12 @@ Read = Callable[[Array, Any], tuple[Array, Any]]
 
 
 class _Text(NamedTuple):
-    """A text that is being written.
+    """State of a text that is being written.
 
     Attributes:
       context: The model's input, [..., C] int32.
       length: Number of tokens in the context, [] int32.
-      drawn: New tokens, [..., N] int32; 0 where none was drawn yet.
+      drawn: New tokens, [..., N] int32; 0 where none has been drawn yet.
       cache: Cache of the model, any tree of arrays.
     """
 
@@ -94,13 +94,13 @@ class _Draws(NamedTuple):
 
 
 def windowed_next_logits(apply: Callable[..., Array], method: Callable | None = None) -> NextLogits:
-    """Returns a NextLogits without a cache: the whole context is computed for each token.
+    """Returns a NextLogits function without a cache, which reads the whole context for each token.
 
-    Masks may look ahead, so unwritten positions are marked as padding by `segments`.
+    A mask may look ahead, so `segments` marks the unwritten positions as padding.
 
     Args:
-      apply: Tokens [..., C] -> logits [..., C, V], causal, or with an argument `segments` [..., C].
-      method: Function with the signature of `apply`, if that cannot be inspected.
+      apply: Tokens [..., C] -> logits [..., C, V]; causal, or takes `segments` [..., C].
+      method: Function with the signature of `apply`, in case that cannot be inspected.
     """
     takes_segments = "segments" in inspect.signature(method or apply).parameters
 
@@ -131,24 +131,24 @@ def generate(
     `max_length` tokens, at positions 0 .. max_length - 1. Works under jit (all sizes static).
 
     Args:
-      next_logits: Returns the logits after a context, and a new cache.
+      next_logits: Function that returns the logits after a context, and a new cache.
       prompt: [..., P] int, at least one token.
       num_tokens: Number of tokens to add, N.
       rng: PRNG key; token i is drawn with fold_in(rng, i).
       max_length: The model's longest input, C.
       temperature, top_k, top_p: As in draw_token.
-      cache: First cache of next_logits, any tree of arrays.
-      end: Token that ends a text. Once all texts have it no more is drawn, and the rest is 0.
+      cache: Initial cache of next_logits, any tree of arrays.
+      end: Token that ends a text. Once every text contains it, no more are drawn; the rest is 0.
 
     Returns:
-      New tokens, [..., N] int32; -1 from the first NaN of the logits on.
+      New tokens, [..., N] int32; -1 from the first NaN in the logits onwards.
 
     Raises:
       InvalidInput: The prompt is empty, or a sampling option is out of range.
     """
     draws = _Draws(temperature, top_k, top_p)
     _check(prompt, num_tokens, draws)
-    if num_tokens == 0:  # the body of a loop without steps is traced too, and could not write
+    if num_tokens == 0:  # a loop without steps still traces its body, which could not write
         return jnp.zeros((*prompt.shape[:-1], 0), jnp.int32)
     text = _begin(prompt, num_tokens, max_length, cache)
     return _continue(next_logits, text, 0, num_tokens, rng, draws, end).drawn
@@ -171,7 +171,7 @@ def _continue(
     draws: _Draws,
     end: int | Array | None = None,
 ) -> _Text:
-    """Returns the text with new tokens first to last - 1, or fewer if all texts have ended."""
+    """Returns the text with new tokens `first` to `last - 1`, or fewer if all texts have ended."""
 
     def add_token(index: Array, text: _Text) -> _Text:
         context, length, drawn, cache = text
@@ -211,16 +211,16 @@ def generate_with_cache(
     end: int | Array | None = None,
     **draws: Any,
 ) -> Array:
-    """Continues a prompt with a model that caches what it has read, see `generate`.
+    """Continues a prompt with a model that caches the tokens it has read; see `generate`.
 
-    The prompt is read in one pass, then each new token on its own, until the context slides. That
-    moves every token, so from there on the whole context is read for each new token.
+    The prompt is read in one pass, then each new token on its own, until the context slides.
+    Sliding moves every token, so from then on the whole context is read for each new token.
 
     Args:
-      read: Reads tokens with a cache, or None if the model has no cache.
-      read_window: Reads a whole context without the cache, which it returns unchanged.
+      read: Function that reads tokens with a cache; None if the model has no cache.
+      read_window: Function that reads a whole context; it returns the cache unchanged.
       prompt, num_tokens, rng, max_length, end: As in generate.
-      **draws: Temperature, top_k and top_p of generate.
+      **draws: temperature, top_k and top_p, as in generate.
     """
     _check(prompt, num_tokens, _Draws(**draws))
     next_logits, cache = read_window, None
@@ -232,12 +232,12 @@ def generate_with_cache(
 
 
 def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
-    """Returns whether all tokens but the last new one fit into the model's longest input."""
+    """Returns whether all tokens except the last new one fit into the model's longest input."""
     return min(prompt.shape[-1], max_length) - 1 + num_tokens <= max_length
 
 
 def _read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) -> tuple[Array, Any]:
-    """Returns the number of tokens read (the prompt but its last) and the cache, with room."""
+    """Returns the number of tokens read, all but the prompt's last, and a cache with room."""
     tokens = prompt[..., -max_length:][..., :-1]
     count = tokens.shape[-1]
     return jnp.int32(count), with_capacity(read(tokens, {})[1], min(count + num_tokens, max_length))
@@ -246,7 +246,7 @@ def _read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) ->
 def _cached_next_logits(
     read: Read, read_window: NextLogits, fits: bool, max_length: int
 ) -> NextLogits:
-    """Returns a NextLogits that reads the last token alone, or all once the context slides."""
+    """Returns a NextLogits function that reads the last token, or all once the context slides."""
 
     def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         count, cached = cache
@@ -264,7 +264,7 @@ def _cached_next_logits(
 def _readers(
     model: Any, params: Any, *memory: Array, method: str = "__call__"
 ) -> tuple[Read | None, NextLogits]:
-    """Returns the functions of a model that read with its cache (or None) and without it."""
+    """Returns two functions that apply a model: one with its cache (or None), and one without."""
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
         variables = {"params": params, "cache": cache}
@@ -274,7 +274,7 @@ def _readers(
     def apply(tokens: Array, **segments: Array) -> Array:
         return model.apply({"params": params}, tokens, *memory, method=method, **segments)
 
-    can_cache = hasattr(model, "can_cache") and model.can_cache()  # a user's model may not say
+    can_cache = hasattr(model, "can_cache") and model.can_cache()  # a user's model may lack it
     read_window = windowed_next_logits(apply, getattr(type(model), method))
     return (read if can_cache else None), read_window
 
@@ -286,14 +286,14 @@ def _readers(
     jax.jit, static_argnames=("model", "num_tokens", "temperature", "top_k", "top_p")
 )
 def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options: Any) -> Array:
-    """Continues a prompt with a decoder; compiled once for each length of prompt and each option.
+    """Continues a prompt with a decoder; compiled once per prompt length and set of options.
 
     Args:
       model: A hashable Linen module with a `max_length`, such as Decoder.
       params: Parameters of the model.
       prompt: [..., P] int.
       rng: PRNG key.
-      **options: num_tokens, temperature, top_k, top_p of `generate`.
+      **options: num_tokens, temperature, top_k and top_p, as in `generate`.
 
     Returns:
       New tokens, [..., num_tokens] int32.
@@ -373,18 +373,18 @@ def generate_after(
     num_tokens: int,
     end: int | Array | None = None,
 ) -> Array:
-    """Writes the likeliest target of an encoder–decoder after its source, token by token.
+    """Writes targets for sources with an encoder–decoder, taking the likeliest token at each step.
 
     Args:
       model: A hashable Linen module with `encode` and `decode`, such as EncoderDecoder.
       params: Parameters of the model.
       source_inputs: Arguments of `encode`, arrays [B, M].
-      begin: Tokens before the first one, [] or [P] int.
-      num_tokens: Tokens to write, N; P - 1 + N is at most the model's longest target.
-      end: Token that ends a text. Once all texts have it no more is written.
+      begin: Tokens before the first new one, [] or [P] int.
+      num_tokens: Number of tokens to write, N; P - 1 + N is at most the model's longest target.
+      end: Token that ends a text. Once every text contains it, no more are written.
 
     Returns:
-      [B, N] int32; tokens after an end token are arbitrary. -1 from the first NaN of a logit on.
+      [B, N] int32; tokens after an end token are arbitrary. -1 from the first NaN logit onwards.
     """
     memory = model.apply({"params": params}, **source_inputs, method="encode")
     begin = jnp.atleast_1d(jnp.asarray(begin, jnp.int32))
@@ -401,12 +401,12 @@ def generate_after(
 
 
 def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
-    """Replaces some tokens by the likeliest ones, from left to right; later ones depend on them.
+    """Replaces some tokens with the likeliest from left to right; each choice sees earlier ones.
 
     Args:
-      logits_of: Tokens [..., L] -> logits [..., L, V] of each next token.
+      logits_of: Function from tokens [..., L] to the next tokens' logits, [..., L, V].
       tokens: [..., L] int; the values at replaced positions are not used.
-      replaced: Positions to write, [..., L] bool; the first one cannot be among them.
+      replaced: True at the positions to write, [..., L] bool; the first is never written.
 
     Returns:
       [..., L] int32.

@@ -1,4 +1,4 @@
-"""Hugging Face folders: on disk, or from the hub by the name of a repository."""
+"""Hugging Face model folders: on disk, or downloaded from the hub by repository name."""
 
 import importlib.util
 import json
@@ -14,14 +14,14 @@ _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the
 
 
 def holds_weights(folder: Path) -> bool:
-    """Returns whether a folder holds a Hugging Face model: config.json and .safetensors."""
+    """Returns whether a folder holds a Hugging Face model: config.json and .safetensors files."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
 def may_be_a_repository(name: str) -> bool:
-    """Returns whether a name can be a hub repository, OWNER/NAME or OWNER/NAME@REVISION.
+    """Returns whether a name could be that of a hub repository, OWNER/NAME or OWNER/NAME@REVISION.
 
-    False for paths that exist on this disk, and without the package huggingface_hub.
+    False for paths that exist on disk, and if the package huggingface_hub is not installed.
     """
     first = name.partition("/")[0]
     return (
@@ -34,18 +34,18 @@ def may_be_a_repository(name: str) -> bool:
 
 
 def is_of_huggingface(name: str | Path) -> bool:
-    """Returns whether a name is a Hugging Face model: a folder of weights, or a repository."""
+    """Returns whether a name refers to a Hugging Face model, either a folder or a repository."""
     return holds_weights(Path(name)) or may_be_a_repository(str(name))
 
 
 def folder_of(source: str | Path, weights: bool = True) -> Path:
-    """Returns the folder of a model: the given one, or the hub's in its cache.
+    """Returns the folder of a model: the given one, or one downloaded into the hub's cache.
 
     Args:
-      source: A folder, or OWNER/NAME, or OWNER/NAME@REVISION: a commit, branch or tag.
+      source: A folder, OWNER/NAME, or OWNER/NAME@REVISION with a commit, branch or tag.
       weights: Whether weights are needed; if not, only settings and tokenizer are downloaded.
     Raises:
-      InvalidInput: The folder does not exist, and the hub has none of this name.
+      InvalidInput: There is no such folder, and the hub does not provide one.
     """
     folder = Path(source)
     if folder.is_dir():
@@ -71,12 +71,12 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Returns the content of a folder's config.json; raises InvalidInput if it is not readable."""
+    """Returns the contents of a folder's config.json; raises InvalidInput if unreadable."""
     return _read_object(folder / "config.json")
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """Returns the content of a folder's generation_config.json as read_settings; {} without one."""
+    """Returns the contents of generation_config.json, or {} if absent; raises as read_settings."""
     file = folder / "generation_config.json"
     return _read_object(file) if file.is_file() else {}
 

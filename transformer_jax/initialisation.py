@@ -1,8 +1,8 @@
 """Initial values of parameters.
 
-An entry of INITIALISATIONS returns the initial values of the embeddings and of the three kinds of
-kernels in a block: query and key, value and first feed-forward kernels, and those that write into
-the residual stream.
+An entry of INITIALISATIONS returns the initialisers of the embeddings and of the three kinds of
+kernels in a block: query and key kernels; value and first feed-forward kernels; and kernels that
+write into the residual stream.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from transformer_jax.options import Positive
 
 
 class Initializers(NamedTuple):
-    """Initial values by purpose.
+    """Initialisers by the parameters they are for.
 
     Attributes:
       embedding: For embeddings, and kernels outside the blocks.
@@ -32,13 +32,13 @@ class Initializers(NamedTuple):
 
 
 def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
-    """Normal distribution with one standard deviation for all (Devlin et al. 2019, BERT's code).
+    """Normal distribution, the same for all parameters (Devlin et al. 2019, BERT's code).
 
     Args:
       std: Standard deviation of the initial values.
       depth: Number of blocks.
-      kernel_gain: Factor of the blocks' kernels, from the parametrisation.
-      branch_gain: Factor of value and output kernels, from the wiring.
+      kernel_gain: Factor for the blocks' kernels, from the parametrisation.
+      branch_gain: Factor for value and output kernels, from the wiring.
     """
     plain, branch = nn.initializers.normal(std * kernel_gain), std * kernel_gain * branch_gain
     written = nn.initializers.normal(branch)
@@ -49,7 +49,7 @@ def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float)
     """Normal distribution; kernels that write into the residual stream have std / sqrt(2 depth).
 
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3: the
-    stream is a sum of 2 depth branches. A wiring with its own gain (deep_norm) uses that
+    stream is a sum of 2 depth branches. A wiring with its own gain (deep_norm) uses that gain
     instead. Arguments as in `normal`.
     """
     starts = normal(std, depth, kernel_gain, branch_gain)
@@ -62,16 +62,16 @@ def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float)
 def xavier(
     std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
 ) -> Initializers:
-    """Uniform kernels with variance 2 / (inputs + outputs); normal embeddings with deviation std.
+    """Uniform kernels with variance 2 / (inputs + outputs), and normal embeddings.
 
-    Glorot and Bengio 2010, equation 16; torch.nn.Transformer's choice.
+    Glorot and Bengio 2010, equation 16, as in torch.nn.Transformer.
 
     Args:
       std: Standard deviation of the embeddings.
       depth: Number of blocks.
-      kernel_gain: Factor of the blocks' kernels, from the parametrisation.
-      branch_gain: Factor of value and output kernels, from the wiring.
-      gain: Factor of all kernels.
+      kernel_gain: Factor for the blocks' kernels, from the parametrisation.
+      branch_gain: Factor for value and output kernels, from the wiring.
+      gain: Factor for all kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_avg", "uniform")
 
@@ -79,16 +79,16 @@ def xavier(
 def fan_in(
     std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
 ) -> Initializers:
-    """Normal kernels with variance 1 / inputs; normal embeddings with deviation std.
+    """Normal kernels with variance 1 / inputs, and normal embeddings.
 
     LeCun et al. 1998, "Efficient BackProp", equation 16.
 
     Args:
       std: Standard deviation of the embeddings.
       depth: Number of blocks.
-      kernel_gain: Factor of the blocks' kernels, from the parametrisation.
-      branch_gain: Factor of value and output kernels, from the wiring.
-      gain: Factor of all kernels.
+      kernel_gain: Factor for the blocks' kernels, from the parametrisation.
+      branch_gain: Factor for value and output kernels, from the wiring.
+      gain: Factor for all kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_in", "normal")
 
@@ -111,22 +111,22 @@ INITIALISATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Standard:
-    """Standard parametrisation: only attention scores are scaled by a size, 1 / sqrt(d_k)."""
+    """Standard parametrisation: only attention scores have a factor by size, 1 / sqrt(d_k)."""
 
     def kernel_gain(self, width: int) -> float:
-        """Multiplier of the standard deviation of the blocks' initial kernels."""
+        """Returns the factor for the standard deviation of the blocks' initial kernels."""
         return 1.0
 
     def logits_gain(self, width: int) -> float:
-        """Factor of the vectors that the output layer reads."""
+        """Returns the factor for the vectors that the output layer reads."""
         return 1.0
 
     def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
-        """The scale of the attention scores, or None for 1 / sqrt(d_k)."""
+        """Returns the scale of the attention scores, or None for 1 / sqrt(d_k)."""
         return None
 
     def learning_rate_gain(self, width: int) -> float:
-        """Factor of the learning rate of the blocks' kernels."""
+        """Returns the factor for the learning rate of the blocks' kernels."""
         return 1.0
 
 

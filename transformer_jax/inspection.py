@@ -1,7 +1,7 @@
 """Values inside a model: attention maps, hidden vectors, gradients.
 
-Every function takes a Linen module, its parameters and the keyword arguments of a call, and returns
-arrays. Values that can be read or changed have names: sites.SITES.
+Functions of a model take a Linen module, its parameters and the keyword arguments of a call. All
+values that can be read or changed are named in sites.SITES.
 """
 
 import functools
@@ -24,10 +24,10 @@ _EMBEDS = ("positions", "patches", "projection", "class_token")
 
 
 def sites_of(model: Any, params: Any, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the sites of a model by name, with shape and dtype; nothing is computed.
+    """Returns the shape and dtype of the value at each site of a model, without computing it.
 
     Args:
-      model: Any Linen module with sites, or one of yours around it.
+      model: Any Linen module with sites, or your own module around one.
       params: Its parameters, or their shapes.
       inputs: Keyword arguments of a call.
     """
@@ -58,9 +58,9 @@ def capture(
       *patterns: Names of sites; `*` stands for any part: "block_*.attention.weights".
       changes: Interventions, as `intervene` takes them.
     Returns:
-      Name -> value, with blocks in order; see sites.SITES for shapes.
+      Values by name of their site, with blocks in order; see sites.SITES for shapes.
     Raises:
-      InvalidInput: A pattern fits no site of this model; the message names the nearest.
+      InvalidInput: A pattern matches no site of this model; the message names the nearest.
     """
     known_sites = list(sites_of(model, params, inputs))
     _refuse_unknown([*patterns, *changes], known_sites, model)
@@ -76,9 +76,9 @@ def capture(
 
 
 def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Intervention]) -> Any:
-    """Returns the output of a model while functions change the values at its sites.
+    """Returns the output of a model in which functions change the values at some sites.
 
-    Removing head 2 of block 1, and inserting the residual stream of another run:
+    For example, to remove head 2 of block 1, and to insert the residual stream of another run:
 
         without = {"block_1.attention.mixed": lambda mixed: mixed.at[..., 2, :, :].set(0)}
         intervene(model, params, inputs, without)
@@ -88,18 +88,18 @@ def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Int
       model: As in `capture`.
       params: Its parameters; the result is differentiable in them.
       inputs: Keyword arguments of a call.
-      changes: Name of a site, or pattern -> function from value to value of equal shape and dtype.
+      changes: Functions by site name or pattern, from a value to one of equal shape and dtype.
     Returns:
       The model's output.
     Raises:
-      InvalidInput: A name fits no site, a shape changes, or the model does not use the value.
+      InvalidInput: A name matches no site, a shape changes, or the model ignores the value.
     """
     _refuse_unknown(list(changes), list(sites_of(model, params, inputs)), model)
     return jax.jit(lambda params: _run(model, inputs, changes, params)[0])(params)
 
 
 def _by_number(name: str) -> list[tuple[str, int]]:
-    """Sort key in which block_10 comes after block_2."""
+    """Returns a sort key by which block_10 comes after block_2."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
@@ -113,15 +113,15 @@ def _refuse_unknown(patterns: list[str], sites: list[str], model: Any) -> None:
 
 
 def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
-    """Returns the weights of every attention, by the path of its module.
+    """Returns the weights of every attention layer, by the path of its module.
 
     Args:
       model: A transformer.
       params: Its parameters.
       inputs: Keyword arguments of a call.
     Returns:
-      "block_0/attention" -> [..., H, L, M]: weight of key m for query l in head h. In an
-      encoder–decoder the paths begin with the side, and include those of `cross_attention`.
+      Weights [..., H, L, M] by path, such as "block_0/attention": weight of key m for query l in
+      head h. In an encoder–decoder, paths begin with the side and include `cross_attention`.
     Raises:
       InvalidInput: The model has no attention.
     """
@@ -133,13 +133,13 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
 
 
 def head_similarity(weights: Array) -> Array:
-    """Returns the similarity of two heads' maps: 1 minus the mean total variation of their rows.
+    """Returns the similarity of each pair of heads: 1 minus the mean total variation of their rows.
 
     sim(a, b) = 1 - mean over rows of 1/2 sum_m |a_m - b_m|: 1 for equal maps, 0 if heads never
     attend to the same key. Fully masked rows are left out.
 
     Args:
-      weights: [..., H, L, M], rows that sum to 1 or are 0, see are_distributions.
+      weights: [..., H, L, M], with rows that sum to 1 or are 0; see are_distributions.
     Returns:
       [H, H], the mean over all rows of all examples.
     """
@@ -152,17 +152,17 @@ def head_similarity(weights: Array) -> Array:
 def attention_entropy(weights: Array) -> Array:
     """Returns the entropy of each row in nats, [..., H, L]: 0 for one key, log M for equal weights.
 
-    Only for rows that are distributions, see are_distributions; fully masked rows have 0.
+    Meant for rows that are distributions (see are_distributions); fully masked rows give 0.
     """
     logs = jnp.log(jnp.where(weights > 0, weights, 1))
     return -(weights * logs).sum(-1)
 
 
 def mean_entropy(weights: Array) -> Array:
-    """Returns the mean entropy of each head in nats, [H], without fully masked rows.
+    """Returns the mean entropy of each head in nats, [H], leaving out fully masked rows.
 
     Args:
-      weights: [..., H, L, M]; a padded query has zeros.
+      weights: [..., H, L, M]; the rows of padded queries are 0.
     """
     rows = (*range(weights.ndim - 3), -1)
     listens = (weights != 0).any(-1)
@@ -170,9 +170,9 @@ def mean_entropy(weights: Array) -> Array:
 
 
 def are_distributions(weights: Array) -> Array:
-    """Returns whether rows [..., M] are zero, or at least 0 with sum 1 (within 2 %: bfloat16).
+    """Returns whether every row [..., M] is 0, or has weights >= 0 that sum to 1 (within 2 %).
 
-    Sigmoid attention, and differences of two maps, give other rows.
+    The tolerance is for bfloat16. Sigmoid attention and differences of two maps give other rows.
     """
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)
@@ -199,11 +199,11 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
 
 
 def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
-    """Returns the cosine of the angle between each pair, [..., N, N'].
+    """Returns the cosine of the angle between each pair of vectors, [..., N, N'].
 
     Args:
       vectors: [..., N, D].
-      others: [..., N', D]; the vectors if None.
+      others: [..., N', D]; `vectors` if None.
     """
     unit = lambda rows: rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)  # noqa: E731
     left, right = unit(vectors), unit(vectors if others is None else others)
@@ -211,12 +211,12 @@ def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
 
 
 def gradient_norms(gradients: Any) -> dict[str, Array]:
-    """Returns the norm of a gradient by part of the model: embeddings, blocks, and the rest.
+    """Returns the norms of a gradient by part of the model: embeddings, blocks, and the rest.
 
     Args:
       gradients: A tree like the parameters.
     Returns:
-      "positions", "token_embedding", "block_0", "block_1", ..., "final_norm" -> norm [].
+      Norms [] by part: "positions", "token_embedding", "block_0", "block_1", ..., "final_norm".
     """
 
     def place(part: str) -> tuple[int, int, str]:

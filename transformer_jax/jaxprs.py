@@ -1,4 +1,4 @@
-"""Reading jaxprs, the operations that jax traces functions to."""
+"""Functions that read jaxprs, the programs that jax traces functions to."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,12 +7,12 @@ from jax.extend import core
 
 
 def operations_of(program: Any) -> Any:
-    """Returns the operations of a jaxpr, closed or not."""
+    """Returns a program as an open jaxpr, whether it is closed or open."""
     return program.jaxpr if isinstance(program, core.ClosedJaxpr) else program
 
 
 def subprograms(equation: Any) -> Iterator[Any]:
-    """Yields the jaxprs inside an operation: the body of a loop, the branches of a choice."""
+    """Yields the jaxprs inside an operation: the body of a loop, the branches of a cond."""
     for value in equation.params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
@@ -20,7 +20,7 @@ def subprograms(equation: Any) -> Iterator[Any]:
 
 
 def names_in(program: Any) -> set[str]:
-    """Returns the names that rematerialisation policies can keep values by."""
+    """Returns the names by which rematerialisation policies can keep a program's values."""
     names = set()
     for equation in operations_of(program).eqns:
         if equation.primitive.name == "name":

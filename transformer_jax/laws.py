@@ -5,8 +5,8 @@
         law(subject)
 
 This package's tests apply them to every entry of every table; `python -m experiments.new` writes a
-test that applies them to a component of yours. A law raises AssertionError with its
-observation.
+test that applies them to your own component. A law that does not hold raises AssertionError with
+its observation.
 """
 
 import functools
@@ -24,7 +24,7 @@ from transformer_jax.paths import by_path
 
 _LENGTH = 6
 _ROWS = 3
-# A bias of the keys adds the same to all scores of a row, which a softmax ignores.
+# A key bias adds the same number to all scores of a row, which a softmax ignores.
 _MAY_BE_IDLE = ("key/bias", "key_norm/bias")
 
 
@@ -34,17 +34,17 @@ class Subject:
     Attributes:
       model: A model with a `max_length` of at least 8 and a small `depth`.
       tokens: [3, 6] int, random.
-      params: Drawn, then disturbed, so that no bias is 0 and no scale is 1.
+      params: Random, unlike the initial parameters, so that no bias is 0 and no scale is 1.
       traces: Number of times the model was traced for `logits`.
     """
 
     def __init__(self, model: Decoder) -> None:
-        """Draws the parameters."""
+        """Draws the tokens and the parameters."""
         self.model = model
         shape = (_ROWS, _LENGTH)
         self.tokens = jax.random.randint(jax.random.key(1), shape, 0, model.vocab_size)
         self.traces = 0
-        # Not compiled as a whole: most of that time would go into the random numbers.
+        # Not compiled as a whole: most of the compilation would be for the random numbers.
         self.initial = self.draw(jax.random.key(0))
         noise = np.random.default_rng(0)
         self.params = jax.tree.map(
@@ -54,12 +54,12 @@ class Subject:
         self._logits = jax.jit(self._forward)
 
     def draw(self, key: Array) -> Any:
-        """Returns initial parameters."""
+        """Returns the initial parameters of the model."""
         return self.model.init(key, self.tokens)["params"]
 
     @property
     def losses(self) -> Array:
-        """Losses at these parameters and at half of them, [2]."""
+        """Losses at `params` and at half of each value in it, [2]."""
         return self._differentiated[0]
 
     @property
@@ -79,11 +79,11 @@ class Subject:
         return jax.jit(jax.vmap(jax.value_and_grad(self._loss)))
 
     def differentiate(self, *seeds: Any) -> tuple[Array, Any]:
-        """Returns the losses [2] of two sets of parameters, and their gradients, under vmap."""
+        """Returns the losses [2] for two sets of parameters, and their gradients, under vmap."""
         return self._differentiate(jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds))
 
     def _loss(self, params: Any) -> Array:
-        # What is kept of a block is chosen in training alone.
+        # Rematerialisation takes place in training only.
         trains = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
         keeps_all = self.model.options.remat == "none"
         logits = self.apply(params, self.tokens, **({} if keeps_all else trains))
@@ -101,7 +101,7 @@ class Subject:
     def logits(
         self, tokens: Array, segments: Array | None = None, positions: Array | None = None
     ) -> np.ndarray:
-        """Returns logits [N, 6, V] of tokens [N, 6], by one program of six rows for all N <= 6."""
+        """Returns logits [N, 6, V] of tokens [N, 6], from a program of six rows for all N <= 6."""
         rows = len(tokens)
         places = jnp.broadcast_to(jnp.arange(_LENGTH), tokens.shape)
         segments = jnp.ones_like(tokens) if segments is None else segments
@@ -116,7 +116,7 @@ class Subject:
 
     @functools.cached_property
     def may_see(self) -> np.ndarray:
-        """Returns the tokens that each position may depend on by the masks, [6, 6] bool."""
+        """Tokens on which the masks let each position depend, [6, 6] bool."""
         reached = np.eye(_LENGTH, dtype=bool)
         for spec in block_specs(self.model.options):
             mask = mask_of(spec.options, jnp.arange(_LENGTH), True, None)
@@ -141,7 +141,7 @@ def gradients_everywhere(subject: Subject) -> None:
 
 
 def sees_what_the_mask_allows(subject: Subject) -> None:
-    """A position depends on the tokens that it may attend to and on no other, to the bit.
+    """A position depends on the tokens that it may attend to, and on no others, to the bit.
 
     With the full mask this is causality: nothing flows back from the future.
     """
@@ -149,15 +149,15 @@ def sees_what_the_mask_allows(subject: Subject) -> None:
     other = (tokens + 1) % subject.model.vocab_size
     changed = subject.logits(jnp.where(jnp.eye(_LENGTH, dtype=bool), other, tokens))
     base = subject.logits(tokens)
-    # row: the token that was changed; column: the place that is looked at
+    # after .T, row: the position that is compared; column: the token that was changed
     seen = (changed != base).any(-1).T
     np.testing.assert_array_equal(seen, subject.may_see, "row = place, column = token it sees")
 
 
 def only_a_prefix_is_seen_ahead(subject: Subject) -> None:
-    """A token that an earlier position may attend to is visible to all positions, and not the last.
+    """A token that an earlier position may see is visible to all positions, and is not the last.
 
-    So a model may read a prefix at once and write the rest, but never see its own answer.
+    So a model can read a prefix in one pass and write the rest, but never see its own answer.
     """
     seen_ahead = np.any(np.triu(subject.may_see, 1), axis=0)
     assert not seen_ahead[-1], "the last token is seen by places before it"
@@ -165,7 +165,7 @@ def only_a_prefix_is_seen_ahead(subject: Subject) -> None:
 
 
 def packed_documents_equal_separate_ones(subject: Subject) -> None:
-    """Two documents in one row, with segments and positions, equal each document alone."""
+    """Two documents packed in one row give the same logits as each document alone."""
     first, second = subject.tokens[0, :4], subject.tokens[1, :2]
     packed = subject.logits(
         jnp.concatenate([first, second])[None],
@@ -191,7 +191,7 @@ def padding_changes_nothing(subject: Subject) -> None:
 
 
 def shorter_equals_padded(subject: Subject) -> None:
-    """A short input gives the same result as with padding behind it."""
+    """A short input gives the same logits with and without padding after it."""
     short = jax.jit(subject.apply)(subject.params, subject.tokens[0, :4])
     padded = subject.logits(subject.tokens[:1], jnp.array([[1, 1, 1, 1, 0, 0]]))[0]
     np.testing.assert_allclose(padded[:4], short, atol=3e-5)
@@ -204,7 +204,7 @@ def jit_equals_eager(subject: Subject) -> None:
 
 
 def reading_on_equals_reading_at_once(subject: Subject) -> None:
-    """A text read in pieces with the cache gives the logits of the whole text.
+    """A text read in pieces with the cache gives the same logits as the whole text.
 
     A model whose mask lets a position look ahead refuses a cache instead.
     """
@@ -229,9 +229,10 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
 
 
 def examples_are_independent(subject: Subject) -> None:
-    """Each example gives the same bits whatever the other rows are, and the same numbers elsewhere.
+    """An example gives the same bits whatever the other rows are, and close values in any row.
 
-    A processor may choose another kernel for another shape, so a larger batch has other bits.
+    A device may choose a different kernel for a different shape, so a larger batch may differ in
+    its bits.
     """
     size = subject.model.vocab_size
     mixed = [
@@ -243,7 +244,7 @@ def examples_are_independent(subject: Subject) -> None:
 
 
 def seeds_are_independent(subject: Subject) -> None:
-    """Under vmap, seeds draw the same bits as in a loop, independently of each other."""
+    """Under vmap, each seed draws the same bits as alone, independently of the other seeds."""
     drawn = jax.vmap(subject.draw)(jnp.stack([jax.random.key(n) for n in (3, 0)]))
     jax.tree.map(lambda m, s: np.testing.assert_array_equal(m[1], s), drawn, subject.initial)
     chosen = np.take_along_axis(subject.base, np.asarray(subject.tokens)[..., None], axis=-1)
@@ -255,7 +256,7 @@ def seeds_are_independent(subject: Subject) -> None:
 
 
 def one_trace(subject: Subject) -> None:
-    """Other numbers of the same shapes compile nothing again."""
+    """Different values of the same shapes cause no recompilation."""
     subject.logits(subject.tokens * 0)
     subject.logits(subject.tokens)
     assert subject.traces == 1
@@ -274,9 +275,9 @@ def bfloat16_is_near(subject: Subject) -> None:
 
 
 def dropout_is_for_training(subject: Subject) -> None:
-    """Without train=True dropout does nothing; with it the result depends on the key alone.
+    """Without train=True dropout does nothing; with it, the same key gives the same result.
 
-    Attention without weights refuses to drop some, and obeys the law without dropout.
+    Attention that forms no weights refuses to drop them, and is then tested without that dropout.
     """
     dropping = subject.model.with_options(dropout_rate=0.5, stochastic_depth=0.2)
     variables = {"params": subject.params}
@@ -289,7 +290,7 @@ def dropout_is_for_training(subject: Subject) -> None:
         np.testing.assert_allclose(logits, subject.base, atol=3e-5)
 
     def draw_by(model: Decoder, seeds: tuple[int, ...]) -> list[Array]:
-        # Not compiled as a whole: that takes longer than all operations one by one.
+        # Not compiled as a whole: that would take longer than running the operations one by one.
         def draw(key: Array) -> Array:
             rngs = {"dropout": key}
             return cast(Array, model.apply(variables, subject.tokens, train=True, rngs=rngs))
@@ -338,7 +339,7 @@ LAWS: dict[str, Callable[[Subject], None]] = {
 }
 
 
-# What rows are tried with where their defaults would show nothing on six tokens.
+# Options of entries whose defaults would show nothing on six tokens.
 _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("mask", "window"): {"size": 2, "sinks": 1},
     ("mask", "prefix"): {"length": 3},
@@ -353,6 +354,6 @@ def small_decoder(**fields: Any) -> Decoder:
         if fields.get(family) == name:
             small[f"{family}_options"] = options
     if fields.get("skips", "none") != "none":
-        small["depth"] = 3  # there is something to skip
+        small["depth"] = 3  # so that there is something to skip
     small |= {"num_heads": 2, **fields}
     return Decoder.of(**small)

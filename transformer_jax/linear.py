@@ -18,10 +18,10 @@ def linear(
 ) -> Array:
     """Returns `inputs @ kernel + bias`.
 
-    Leading axes are flattened into one before the product. The result is the same, but the
-    gradient of a kernel under rank-3 inputs contracts two axes, which XLA on CPU does not hand to
-    its fast matrix routine: flattened, a whole training step takes about two thirds of the time.
-    Where positions of a text are on several devices, an axis of texts and positions would mix them.
+    Leading axes are flattened into one before the product. The result is the same, but for rank-3
+    inputs the gradient of the kernel contracts two axes, which XLA on CPU does not hand to its fast
+    matrix routine: flattened, a whole training step takes about two thirds of the time. If the
+    positions of a text are divided over devices, axes are kept: one axis would mix the parts.
 
     Args:
       inputs: [..., D].
@@ -41,21 +41,21 @@ def linear(
 def logits_layer(
     features: int, use_bias: bool, kernel_init: Initializer, dtype: DTypeLike | None
 ) -> "Linear":
-    """Returns the map to logits, whose sums are float32 or wider whatever the dtype."""
+    """Returns the layer that maps to logits, with sums in float32 or wider for every dtype."""
     wide = jnp.promote_types(dtype or jnp.float32, jnp.float32)
     return Linear(features, use_bias, kernel_init, dtype, wide)
 
 
 class Linear(nn.Module):
-    """Owns the kernel [D, F] and the bias [F] of an affine map.
+    """Affine map with a kernel [D, F] and a bias [F].
 
     Attributes:
-      features: Outputs, F.
-      use_bias: Whether a bias, starting at 0, is added.
+      features: Number of outputs, F.
+      use_bias: Whether a bias, initially 0, is added.
       kernel_init: Initial values of the kernel.
       dtype: Computation dtype; promoted from inputs and parameters if None.
-      out_dtype: Dtype of sums and result; that of the computation if that is wider or this
-        is None.
+      out_dtype: Dtype of sums and result; the computation dtype if that is wider or if
+        `out_dtype` is None.
     """
 
     features: int
@@ -79,11 +79,11 @@ class Linear(nn.Module):
 class TokenEmbedding(nn.Module):
     """A vector for each token of the vocabulary.
 
-    Looking up a row equals multiplying a one-hot vector with the table. A token outside the
-    vocabulary gives NaN instead of another row; data sources reject it earlier.
+    Looking up a row is equivalent to multiplying a one-hot vector by the table. A token outside the
+    vocabulary gives NaN instead of a wrong row; data sources reject it earlier.
 
     Attributes:
-      vocab_size: Tokens, V.
+      vocab_size: Number of tokens, V.
       width: Model width, D.
       embedding_init: Initial values of the table.
       dtype: Dtype of the result; the table's if None.
@@ -95,7 +95,7 @@ class TokenEmbedding(nn.Module):
     dtype: DTypeLike | None = None
 
     def setup(self) -> None:
-        """Draws the table [V, D]."""
+        """Creates the table [V, D]."""
         shape = (self.vocab_size, self.width)
         table_VD = self.param("embedding", self.embedding_init, shape)
         self.embedding = cut_at_site("token_embedding.table", table_VD)

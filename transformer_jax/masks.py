@@ -1,10 +1,10 @@
-"""Attention masks. True = may attend; masks are combined by `&`.
+"""Attention masks. True = may attend; masks are combined with `&`.
 
 Masks have two forms. An array, [..., L, M] bool, with a row per query and a column per key, can be
-printed, compared and tested. A `Mask` is a rule with the places that it applies to;
-`dense()` makes the array. Nothing of size L x M exists before that, and faster
-implementations (variants/local.py, variants/fused.py) read the rule's `tags`. MultiHeadAttention
-takes both forms, pure functions take the array.
+printed, compared and tested. A `Mask` is a rule with the places that it applies to; `dense()` makes
+the array. Nothing of size L x M exists before that, and faster implementations (variants/local.py,
+variants/fused.py) read the rule's `tags` instead. MultiHeadAttention takes either form; pure
+functions take the array.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ def causal_mask(length: int, key_length: int | None = None) -> Array:
     """Returns the mask that hides the future: query i sees keys j <= i.
 
     Models use the rule `Causal`, which becomes an array only where attention weights are computed.
-    With more keys than queries the *last* query is aligned with the last key, as decoding
-    with a KV cache needs (jax.nn's `is_causal` aligns the first ones).
+    With more keys than queries, the *last* query is aligned with the last key, as decoding with a
+    KV cache requires (jax.nn's `is_causal` aligns the first ones).
 
     Args:
       length: Number of queries, L.
@@ -39,7 +39,7 @@ def causal_mask(length: int, key_length: int | None = None) -> Array:
 def window_mask(length: int, window: int, key_length: int | None = None) -> Array:
     """Returns the mask of a sliding window: query i sees keys with |i - j| < window.
 
-    `causal_mask(n) & window_mask(n, w)` lets each query see itself and the w - 1 positions before
+    `causal_mask(n) & window_mask(n, w)` shows each query itself and the w - 1 positions before it
     (Beltagy et al. 2020, arXiv:2004.05150, section 3.1; Mistral's convention).
 
     Args:
@@ -87,7 +87,7 @@ def padding_mask(is_token: Array) -> Array:
 
 
 def segment_mask(segments: Array, key_segments: Array | None = None) -> Array:
-    """Returns the mask that separates packed documents: equal segment numbers see each other.
+    """Returns the mask of packed documents: positions with equal segment numbers see each other.
 
     Segment 0 is padding and invisible to all, so a padded query has a fully masked row.
 
@@ -108,7 +108,7 @@ def segment_mask(segments: Array, key_segments: Array | None = None) -> Array:
 
 
 def _offsets(length: int, key_length: int | None) -> Array:
-    """Returns how many positions key j is ahead of query i, [L, M] int, the last ones aligned."""
+    """Returns j - i for query i and key j, [L, M] int, with the last query and key aligned."""
     key_length = length if key_length is None else key_length
     queries = jnp.arange(length) + (key_length - length)
     return jnp.arange(key_length)[None, :] - queries[:, None]
@@ -136,11 +136,11 @@ class Places(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule for who may attend to whom, at any length; MASKS names subclasses.
+    """A rule for the keys that each query may attend to, at any length; MASKS names subclasses.
 
     Attributes:
-      sees_ahead: Whether the rule itself decides what a causal model may see ahead; if not,
-        `Causal` is combined with it in a causal model.
+      sees_ahead: Whether the rule itself decides which later positions a causal model may see; if
+        not, a causal model combines it with `Causal`.
     """
 
     sees_ahead: ClassVar[bool] = False
@@ -151,10 +151,10 @@ class Rule:
 
     @property
     def tags(self) -> Tags:
-        """Name and options of each rule that must allow it, for kernels that skip hidden keys.
+        """Name and options of each rule that applies, for kernels that skip hidden keys.
 
-        A user-defined rule has its full name, with a dot, and no options; kernels that do not know
-        it call `allowed`.
+        A user-defined rule has its full name, which contains a dot, and no options; kernels that do
+        not know it call `allowed`.
         """
         name = _NAMES.get(type(self))
         if name is None:
@@ -186,7 +186,7 @@ class Joined(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Full(Rule):
-    """All positions; in a causal model itself and earlier ones (Vaswani et al. 2017, 3.2.3)."""
+    """All positions; in a causal model, all up to the query (Vaswani et al. 2017, 3.2.3)."""
 
     def allowed(self, query: Places, key: Places) -> Array:
         """[..., L] and [..., M] -> [..., L, M] bool."""
@@ -198,8 +198,8 @@ class Causal(Rule):
     """The position itself and earlier ones, in an encoder too.
 
     In an encoder it shows the value of bidirectional attention (Devlin et al. 2019, section 5.1,
-    "LTR & No NSP"). In a decoder it is combined with every rule that does not set
-    `sees_ahead`. `causal_mask` is the same as an array.
+    "LTR & No NSP"). In a decoder it is combined with every rule that does not set `sees_ahead`.
+    `causal_mask` returns the same mask as an array.
     """
 
     def allowed(self, query: Places, key: Places) -> Array:
@@ -230,7 +230,7 @@ class Window(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Rule):
-    """The first positions see each other, the rest is causal (Raffel et al. 2020, figure 4).
+    """The first positions see each other; the rest is causal (Raffel et al. 2020, figure 4).
 
     Attributes:
       length: Length of the prefix in positions.
@@ -257,7 +257,7 @@ class Unmasked(Full):
 
 @dataclasses.dataclass(frozen=True)
 class OfPositions(Rule):
-    """A rule written as a function of all positions, which makes the whole array.
+    """A rule given by a function of all positions that returns the whole array.
 
     Attributes:
       function: (positions [..., M] int, the causal mask [M, M] bool or None in a bidirectional
@@ -286,7 +286,7 @@ class Mask:
     Attributes:
       query: Places of the queries.
       key: Places of the keys.
-      rule: The rule. If places have segments, other segments and segment 0 are hidden too.
+      rule: The rule. If places have segments, keys of other segments and of 0 are hidden too.
     """
 
     query: Places
@@ -324,14 +324,14 @@ _NAMES = {rule: name for name, rule in MASKS.items()}
 
 
 def as_array(mask: Array | Mask | None) -> Array | None:
-    """Returns either form of a mask as an array, [..., L, M] bool."""
+    """Returns a mask of either form as an array, [..., L, M] bool, or None if there is none."""
     return mask.dense() if isinstance(mask, Mask) else mask
 
 
 def count_by_one(places: Places) -> Array:
-    """Returns whether positions count by one in each segment, [..., L] -> [...] bool.
+    """Returns whether positions increase by one within each segment, [..., L] -> [...] bool.
 
-    A segment that is interrupted does not, since its earlier part may be far away.
+    False if another segment interrupts one, since the earlier part may then be far away.
     """
     one = jnp.diff(places.position, axis=-1) == 1
     if places.segment is not None:
@@ -345,12 +345,12 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
     """Returns the rule of self-attention for an entry of MASKS and the model's direction.
 
     Args:
-      row: A class of rules, a rule, or a function as in OfPositions with the options as further
-        arguments.
-      options: Its options.
+      row: A subclass of Rule, a rule, or a function as in OfPositions that takes the options as
+        further arguments.
+      options: Options of the entry.
       causal: Whether the model may not look ahead.
     Raises:
-      ValueError: A prefix in a bidirectional model, or options given with a rule.
+      ValueError: A bidirectional model has a prefix mask, or options are given with a rule.
     """
     if isinstance(row, Rule):
         if options:
@@ -368,5 +368,5 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
 
 
 def _sees_ahead(rule: Rule) -> bool:
-    """Returns whether a rule, or one joined in it, says that a causal model may look ahead."""
+    """Returns whether a rule, or one joined in it, sets `sees_ahead`."""
     return any(map(_sees_ahead, rule.rules)) if isinstance(rule, Joined) else rule.sees_ahead

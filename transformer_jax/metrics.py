@@ -1,25 +1,26 @@
 """Metrics of runs, and the decorator for user-defined ones.
 
-A metric is a function. The names of its arguments say what it needs, and it returns a number, or
-None if it does not apply:
+A metric is a function that returns a number, or None if it does not apply. The names of its
+arguments say which data it needs:
 
-  examples   the scored examples of a split, name -> [N] float64: `loss` (nats), `correct` and
-             `weight` (sums over an example's targets), of text `bytes`, of documents `cluster`
+  examples   the scored examples of a split, arrays [N] float64 by name: `loss` (nats), `correct`
+             and `weight` (sums over an example's targets); for text `bytes`, for documents
+             `cluster`
   logits, targets, weights
-             a batch on the device, [B, ..., V], [B, ...], [B, ...]: sums of each example, [B], or
-             two, numerator and denominator; padding rows do not count. The metric is
-             the sum over the split divided by that of the second, or of the weights; or what
-             `finish` makes of the sums
-  curve      a list of rows: those of metrics.jsonl, with `updates`, `operations`, `seconds` (None
-             if several runs shared a program) and the data seen so far, e.g. `tokens`
+             a batch on the device, [B, ..., V], [B, ...], [B, ...]. The function returns sums for
+             each example, [B], or a pair of them, numerator and denominator; padding rows do not
+             count. The metric is the sum over the split divided by that of the denominators, or
+             else of the weights; or it is the result of `finish` for these sums
+  curve      the rows of metrics.jsonl, with `updates`, `operations`, `seconds` (None if several
+             runs shared a program) and the data seen so far, e.g. `tokens`
   target     evaluation.target
-  generated  name -> score of the model's own texts, if the task scores them
+  generated  scores of the model's own texts by name, if the task scores them
   run, task, split
              everything: the trained model (see load_run), its data, and validation or test
 
-The first two kinds are measured at every evaluation, the others at the end. `evaluation.metrics`
-names those that are measured besides the usual ones; the metric of a study is measured too,
-also for runs that ended before.
+Metrics of the first two kinds are measured at every evaluation, the others at the end.
+`evaluation.metrics` names those to be measured besides the usual ones. The metric of a study is
+measured too, even for runs that have already ended.
 """
 
 import inspect
@@ -31,7 +32,7 @@ import numpy as np
 
 from transformer_jax.options import is_number, is_user_defined
 
-# Arguments that a metric may declare, see above.
+# Arguments that a metric may declare; see above.
 ARGUMENTS = (
     *("examples", "logits", "targets", "weights", "curve", "target", "generated"),
     *("run", "task", "split"),
@@ -58,9 +59,9 @@ def metric(
     margin: float = 0.01,
     finish: Callable[..., float] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Marks a function as a metric, whose number has a unit.
+    """Returns a decorator that marks a function as a metric with a unit.
 
-    `margin` is the usual smallest difference that matters, and `finish`, for metrics on the device,
+    `margin` is the usual smallest difference that matters. For metrics on the device, `finish` is
     the function from the sums over a split to the number.
     """
 
@@ -76,8 +77,8 @@ def metric_facts(name: str) -> MetricFacts:
     """Returns the facts about a metric: an entry of METRICS, or an imported MODULE:NAME.
 
     Raises:
-      LookupError: There is no such metric, its module is not imported, or its mark or its arguments
-        are wrong.
+      LookupError: There is no such metric, its module is not imported, or its decorator or its
+        arguments are wrong.
     """
     function = _function(name)
     if function is None:
@@ -101,15 +102,15 @@ def metric_facts(name: str) -> MetricFacts:
 
 
 def arguments_of_metric(name: str) -> list[str]:
-    """Returns the arguments of a metric; [] if it is not imported."""
+    """Returns the names of a metric's arguments, or [] if it is not imported."""
     function = _function(name)
     return [] if function is None else list(inspect.signature(function).parameters)
 
 
 def measured_by(name: str, code: str, target: float | None) -> str:
-    """Returns what determines a metric besides the run: user-defined code, and evaluation.target.
+    """Returns a text that identifies a metric's code and evaluation.target, if it uses them.
 
-    `code` is the hash of its file; "" if it is an entry of METRICS.
+    `code` is the hash of the metric's file, or "" for an entry of METRICS.
     """
     takes_one = target is not None and "target" in arguments_of_metric(name)
     return f"{code} to {target:g}".lstrip() if takes_one else code
@@ -123,7 +124,7 @@ def _function(name: str) -> Callable | None:
     return find(name)
 
 
-# ---------------------------------------------------------------- what every run has
+# ---------------------------------------------------------------- metrics of every run
 
 
 @metric("nats per target")
@@ -134,7 +135,7 @@ def loss(examples: Examples) -> float:
 
 @metric("share of targets", larger_is_better=True)
 def accuracy(examples: Examples) -> float:
-    """Fraction of targets that had the largest logit."""
+    """Fraction of targets that have the largest logit."""
     return float(examples["correct"].sum()) / float(examples["weight"].sum())
 
 
@@ -148,34 +149,34 @@ def bits_per_byte(examples: Examples) -> float | None:
 
 @metric("share of answers", larger_is_better=True)
 def generated_accuracy(generated: Mapping[str, float]) -> float | None:
-    """Fraction of right answers if the model reads its own previous answers."""
+    """Fraction of correct answers when the model reads its own previous answers."""
     return generated.get("generated_accuracy")
 
 
 @metric("BLEU points", larger_is_better=True, margin=0.5)
 def bleu(generated: Mapping[str, float]) -> float | None:
-    """BLEU of translations, by sacrebleu (Papineni et al. 2002; Post 2018)."""
+    """BLEU of translations, computed with sacrebleu (Papineni et al. 2002; Post 2018)."""
     return generated.get("bleu")
 
 
 @metric("chrF points", larger_is_better=True, margin=0.5)
 def chrf(generated: Mapping[str, float]) -> float | None:
-    """ChrF of translations, by sacrebleu (Popović 2015)."""
+    """ChrF of translations, computed with sacrebleu (Popović 2015)."""
     return generated.get("chrf")
 
 
-# ---------------------------------------------------------------- what is asked for
+# ---------------------------------------------------------------- metrics on request
 
 
 @metric("share of examples", larger_is_better=True)
 def exact_match(examples: Examples) -> float:
-    """Fraction of examples with every target right."""
+    """Fraction of examples in which every target is predicted correctly."""
     return float(np.mean(examples["correct"] == examples["weight"]))
 
 
 @metric("nats per target")
 def worst_document(examples: Examples) -> float | None:
-    """The largest mean loss of a document with at least 1 % of all targets, or None."""
+    """Largest mean loss of a document with at least 1 % of all targets; None without one."""
     if "cluster" not in examples:
         return None
     _, of_example = np.unique(examples["cluster"], return_inverse=True)
@@ -187,7 +188,7 @@ def worst_document(examples: Examples) -> float | None:
 
 @metric("squared error")
 def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
-    """Squared distance of the probabilities from the truth, summed over classes: Brier 1950."""
+    """Squared distance of the probabilities from the truth, summed over classes (Brier 1950)."""
     import jax
 
     chances = jax.nn.softmax(logits.astype("float32"), axis=-1)
@@ -200,7 +201,7 @@ def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
     finish=lambda counts, right, sure: float(np.abs(right - sure).sum() / counts.sum()),
 )
 def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
-    """Expected calibration error over 15 equal bins: Guo et al. 2017, arXiv:1706.04599, eq. 3."""
+    """Expected calibration error over 15 equal bins (Guo et al. 2017, arXiv:1706.04599, eq. 3)."""
     import jax
     import jax.numpy as jnp
 
@@ -216,7 +217,7 @@ def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
 
 @metric("nats per target")
 def area_under_curve(curve: Curve) -> float | None:
-    """Mean validation loss from the first evaluation to the last, by trapezoids over updates."""
+    """Mean validation loss over updates, first to last evaluation, by the trapezoidal rule."""
     points = [(row["updates"], row["eval/loss"]) for row in curve if "eval/loss" in row]
     if len(points) < 2:
         return None
@@ -225,7 +226,7 @@ def area_under_curve(curve: Curve) -> float | None:
 
 
 def _to_target(axis: str, margin: float, doc: str) -> Any:
-    """Returns the metric that is the value on an axis when the loss first reaches the target."""
+    """Returns a metric: the value on an axis when the loss first reaches the target."""
 
     @metric(axis, margin=margin)
     def reached(curve: Curve, target: float | None) -> float | None:

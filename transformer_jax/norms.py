@@ -13,8 +13,8 @@ def layer_norm(
 ) -> Array:
     """Returns (x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis.
 
-    Ba et al. 2016, arXiv:1607.06450, equation 3. Statistics are taken in float32 or wider, the
-    variance from centred values (E[x^2] - E[x]^2 loses digits).
+    Ba et al. 2016, arXiv:1607.06450, equation 3. Statistics are computed in float32 or wider, and
+    the variance from centred values (E[x^2] - E[x]^2 loses digits).
 
     Args:
       inputs: [..., D].
@@ -33,7 +33,7 @@ def layer_norm(
 def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -> Array:
     """Returns x / sqrt(mean(x^2) + epsilon) * scale over the last axis.
 
-    Zhang and Sennrich 2019, arXiv:1910.07467, equation 4. Statistics in float32 or wider.
+    Zhang and Sennrich 2019, arXiv:1910.07467, equation 4. Sums are in float32 or wider.
 
     Args:
       inputs: [..., D].
@@ -48,12 +48,12 @@ def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -
 
 
 def widen(inputs: Array) -> Array:
-    """Returns the inputs as float32, or wider if they are."""
+    """Returns the inputs as float32, or unchanged if their dtype is wider."""
     return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
 
 
 def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:
-    """Applies [D] parameters to [..., D] and returns to the original dtype."""
+    """Applies scale and bias, [D], to values [..., D], and casts the result to `dtype`."""
     if scale is not None:
         normed = normed * scale
     if bias is not None:
@@ -62,7 +62,9 @@ def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dt
 
 
 class LayerNorm(nn.Module):
-    """Layer norm (Ba et al. 2016, arXiv:1607.06450), learned scale from 1 and bias from 0.
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450) with a learned scale and bias.
+
+    The scale starts at 1 and the bias at 0.
 
     Attributes:
       epsilon: Added to the variance.
@@ -82,11 +84,13 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm (Zhang and Sennrich 2019, arXiv:1910.07467), learned scale, from 1.
+    """Root-mean-square norm (Zhang and Sennrich 2019, arXiv:1910.07467) with a learned scale.
+
+    The scale starts at 1.
 
     Attributes:
       epsilon: Added to the mean square.
-      use_bias: Ignored: every norm takes this argument, and this one has no bias.
+      use_bias: Ignored; every norm takes this argument, but this one has no bias.
     """
 
     epsilon: Positive = 1e-5
@@ -100,10 +104,10 @@ class RMSNorm(nn.Module):
 
 
 class NoNorm(nn.Module):
-    """Returns its input.
+    """No norm: returns its input.
 
     Attributes:
-      use_bias: Ignored: every norm takes this argument.
+      use_bias: Ignored; every norm takes this argument.
     """
 
     use_bias: bool = False
@@ -122,7 +126,7 @@ NORMS = {
     "dynamic_tanh": f"{_VARIANTS}.norms:DynamicTanh",
     "none": NoNorm,
 }
-"""Norms by name: classes, or "module:Class" that is imported when it is chosen.
+"""Norms by name: classes, or "module:Class" strings that are imported on use.
 
-Each is made with use_bias.
+Each is constructed with use_bias.
 """

@@ -1,4 +1,4 @@
-"""Parameters by their path: names joined by /, such as block_0/attention/query/kernel."""
+"""Paths of parameters: names joined by /, such as block_0/attention/query/kernel."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax
 
 
 def path_text(path: tuple) -> str:
-    """Returns the path of a leaf with / between its names."""
+    """Returns the path of a leaf as text, with / between its names."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

@@ -1,6 +1,6 @@
-"""Placement of values on devices while a program is traced, as a sharding decides.
+"""Placement of values on devices by the sharding that is active while a program is traced.
 
-Without a sharding, on one device, these functions return their input.
+Without a sharding, on one device, functions that divide values return them unchanged.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _ACTIVE: "ContextVar[Sharding | None]" = ContextVar("sharding", default=None)
 
 @contextlib.contextmanager
 def sharded(sharding: "Sharding | None") -> Generator[None]:
-    """Divides the values of programs traced inside as a sharding says; None does nothing."""
+    """Divides the values of programs traced inside by a sharding; None does nothing."""
     token = _ACTIVE.set(sharding)
     try:
         yield
@@ -35,7 +35,7 @@ def sharded(sharding: "Sharding | None") -> Generator[None]:
 
 
 def cut_at_site(name: str, value: Array) -> Array:
-    """Returns a value, divided as the table says while a sharding is active."""
+    """Returns the value at a site, divided as the active sharding says, if there is one."""
     active = _ACTIVE.get()
     if active is None:
         return value
@@ -78,8 +78,8 @@ def over_devices(function: Callable, *cuts: "Cuts") -> Callable:
     """Returns a function that each device runs on its own part, for kernels that XLA cannot divide.
 
     Args:
-      function: Function of arrays that gives the same for whole arrays and for parts.
-      *cuts: How each argument and the result are divided; indivisible dimensions stay whole.
+      function: Function of arrays whose result on a part equals that part of the whole result.
+      *cuts: Cuts of each argument, then of the result; indivisible dimensions stay whole.
     """
     if (active := _ACTIVE.get()) is None:
         return function
@@ -98,7 +98,7 @@ def by_device(function: Callable, *rows: Any) -> Any:
     """Returns the function's results for rows, with each device's rows computed separately.
 
     Arrays that the function closes over, e.g. parameters, are copied for each part of the batch, so
-    that the parts of a gradient are summed once, after any loop inside, and not in it.
+    that the parts of a gradient are summed once, after any loop in the function, not inside it.
 
     Args:
       function: Function from arrays of rows to a tree of arrays of rows; rows are independent.
@@ -133,7 +133,7 @@ def cuts_sequence() -> bool:
 
 
 def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
-    """Returns whether query heads are divided over devices in the current trace, key heads not."""
+    """Returns whether devices divide the query heads but not the key heads in the current trace."""
     active = _ACTIVE.get()
     size = 1 if active is None else active.mesh.shape["tensor"]
     return num_heads % size == 0 and num_kv_heads % size != 0
@@ -143,8 +143,8 @@ def with_places(shapes: Any, places: Any) -> Any:
     """Returns a tree of shapes with their shardings.
 
     Args:
-      shapes: The tree.
-      places: A sharding for each.
+      shapes: Tree of shapes.
+      places: A sharding for each shape.
     """
 
     def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -157,8 +157,8 @@ def put(tree: Any, places: Any) -> Any:
     """Returns a tree of arrays on devices; each process provides its own parts.
 
     Args:
-      tree: Arrays of numpy or on devices; arrays that a process has whole are equal in all.
-      places: A sharding for each.
+      tree: NumPy or JAX arrays; one that a process holds whole is equal in all processes.
+      places: A sharding for each array.
     """
 
     def placed(array: Any, sharding: NamedSharding) -> Array:

@@ -1,4 +1,4 @@
-"""Pooling: from the vectors of all positions to one vector."""
+"""Poolings, which reduce the vectors of all positions to one vector."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class Pooling(Protocol):
     """Interface of a pooling.
 
     Attributes:
-      adds_token: Whether a class token must come first.
+      adds_token: Whether the sequence must begin with a class token.
     """
 
     adds_token: ClassVar[bool] = False
@@ -38,8 +38,9 @@ class FirstPlace(Pooling):
 
 @dataclasses.dataclass(frozen=True)
 class LastPlace(Pooling):
-    """The vector of the last position that is not padding: it has read everything if a model reads
-    from the left (Radford et al. 2018, section 3.2). 0 if everything is padding.
+    """The vector of the last position that is not padding (Radford et al. 2018, section 3.2).
+
+    In a model that reads from the left, it has read everything. 0 if everything is padding.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -55,7 +56,7 @@ class LastPlace(Pooling):
 class MeanOfPlaces(Pooling):
     """The mean over all positions that are not padding (Reimers and Gurevych 2019, section 3).
 
-    0 if everything is padding. Sums in float32 or wider.
+    0 if everything is padding. Sums are in float32 or wider.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -92,7 +93,7 @@ POOLINGS = {
 
 
 def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
-    """Returns the pooling with a name, or of a class; raises ValueError for an unknown name."""
+    """Returns the pooling for a name or a class; raises ValueError for an unknown name."""
     if not isinstance(choice, str):
         return choice()
     if choice not in POOLINGS:
@@ -101,7 +102,7 @@ def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
 
 
 class ClassToken(nn.Module):
-    """A learned first vector of a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1)."""
+    """A learned vector before a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1)."""
 
     embedding_init: Initializer = nn.initializers.normal(0.02)
 

@@ -1,10 +1,9 @@
 """Position encodings.
 
-Every encoding is a module from position numbers to `PositionTerms`: an addition to the
-embeddings, a rotation of queries and keys, or a bias of the scores, which may depend on the
-queries and keys. Nothing else in the model depends on the encoding. Encodings of absolute
-positions state their root mean square, in the same option: which of two encodings is better
-depends on that amplitude.
+Every encoding is a module that maps position numbers to `PositionTerms`: an addition to the
+embeddings, a rotation of queries and keys, or a bias added to the scores, which may depend on the
+queries and keys. Nothing else in the model depends on the encoding. Encodings of absolute positions
+share the option `rms`, their root mean square, because their ranking depends on that amplitude.
 """
 
 import math
@@ -27,9 +26,9 @@ class Rotation(NamedTuple):
     sin: Array
 
 
-# Added to scores: an array [..., H, L, M], or what makes it of queries [..., H, L, K], keys
-# [..., H, M, K] and the mask as an array. Such a function is a pytree (jax.tree_util.Partial), so
-# that transformations can pass it on, and takes `first`, the place of the first query.
+# Added to scores: an array [..., H, L, M], or a function that makes it from queries [..., H, L, K],
+# keys [..., H, M, K] and the mask as an array. The function is a pytree (jax.tree_util.Partial), so
+# that transformations can pass it on, and takes `first`, the index of the first query.
 Bias = Array | Callable[..., Array]
 
 
@@ -55,12 +54,12 @@ class Sizes(NamedTuple):
 
     Attributes:
       width: Model width, D.
-      num_heads: Attention heads, H.
-      head_dim: Features of one head, K.
-      scale: Factor of the attention scores.
-      max_length: Largest number of positions of an input.
+      num_heads: Number of attention heads, H.
+      head_dim: Number of features per head, K.
+      scale: Factor applied to the attention scores.
+      max_length: Largest number of positions in an input.
       causal: Whether no position may look ahead.
-      grid: Rows and columns of patches, if the input is an image.
+      grid: Numbers of rows and columns of patches, if the input is an image.
     """
 
     width: int
@@ -80,7 +79,7 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
 
     Args:
       inputs: [..., H, L, K], queries or keys.
-      rotation: Angles of [..., L, R/2]; features from R on stay unchanged.
+      rotation: Cosines and sines, [..., L, R/2]; features from R onwards stay unchanged.
 
     Returns:
       [..., H, L, K], dtype of the inputs.
@@ -98,7 +97,7 @@ def add_positions(hidden: Array, terms: PositionTerms) -> Array:
 
 
 def bias_for(bias: Bias | None, query: Array, key: Array, mask: Array | None) -> Array | None:
-    """Returns a bias as an array [..., H, L, M] for these queries and keys."""
+    """Returns the bias for these queries and keys as an array [..., H, L, M], or None."""
     made: Any = bias(query, key, mask) if callable(bias) else bias
     return made
 
@@ -125,16 +124,17 @@ def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000
     """Returns the fixed sine and cosine position table.
 
     p[i, 2k] = sin(i / max_wavelength^(2k / width)) and p[i, 2k+1] = cos of the same angle.
-    Vaswani et al. 2017, arXiv:1706.03762, section 3.5. (Notes in circulation print
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5. (Some notes print
     (i / max_wavelength)^(2k / width), a misprint that loses the shift property.)
 
     Args:
       length: Number of positions, L.
+      width: Number of features, D.
       max_wavelength: Longest wavelength over 2 pi, in positions.
     Returns:
       [L, D] float32, values in [-1, 1].
     Raises:
-      ValueError: Width is odd.
+      ValueError: The width is odd.
     """
     return sinusoids(jnp.arange(length), width, max_wavelength)
 
@@ -149,7 +149,7 @@ def sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
 
 
 def _frequencies(width: int, max_wavelength: float) -> Array:
-    """Returns [width / 2] radians per position, the largest first."""
+    """Returns the frequencies in radians per position, [width / 2], the largest first."""
     return max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
 
 
@@ -158,7 +158,7 @@ def _at(positions: Array, frequencies: Array) -> Array:
 
 
 class NoPositions(nn.Module):
-    """No positions; only a causal mask reveals the order (Haviv et al. 2022)."""
+    """No position encoding; only a causal mask reveals the order (Haviv et al. 2022)."""
 
     @nn.compact
     def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
@@ -206,22 +206,23 @@ class SinusoidalPositions(nn.Module):
 class RotaryPositions(nn.Module):
     """Rotates queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
 
-    For contexts longer than those of training, `linear` divides the positions by the factor (Chen
-    et al. 2023, arXiv:2306.15595, equation 4); `ntk` keeps the shortest wavelength and stretches
-    the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1); `llama3` stretches
-    wavelengths with at most `low_freq_factor` turns in `original_length` by the factor, keeps those
-    with `high_freq_factor` turns or more, and interpolates between (Llama Team 2024,
-    arXiv:2407.21783, as in its reference code).
+    There are three methods for contexts longer than those in training. `linear` divides the
+    positions by the factor (Chen et al. 2023, arXiv:2306.15595, equation 4). `ntk` keeps the
+    shortest wavelength and stretches the longest by the factor (Peng et al. 2023, arXiv:2309.00071,
+    section 3.1). `llama3` stretches wavelengths with at most `low_freq_factor` turns in
+    `original_length` by the factor, keeps those with `high_freq_factor` turns or more, and
+    interpolates in between (Llama Team 2024, arXiv:2407.21783, as in its reference code).
 
     Attributes:
       max_wavelength: Longest wavelength over 2 pi, in positions; the "base" or "theta".
-      fraction: Fraction of the features that are rotated, the first ones; GPT-NeoX has 0.25.
-      scaling: Method for contexts longer than those of training.
-      factor: Length of the longer context over that of training.
-      original_length: Positions of the contexts of training, for llama3.
-      low_freq_factor: Turns in original_length up to which wavelengths are stretched, for llama3.
-      high_freq_factor: Turns from which on wavelengths are kept, for llama3; above
-        low_freq_factor.
+      fraction: Fraction of the features that are rotated, from the first on; 0.25 in GPT-NeoX.
+      scaling: Method for contexts longer than those in training.
+      factor: Ratio of the longer context's length to that in training.
+      original_length: Number of positions of a context in training, for llama3.
+      low_freq_factor: Largest number of turns in original_length at which a wavelength is
+        stretched, for llama3.
+      high_freq_factor: Smallest number of turns in original_length at which a wavelength is kept,
+        for llama3; above low_freq_factor.
     """
 
     max_wavelength: AboveOne = 10_000.0
@@ -259,7 +260,7 @@ class RotaryPositions(nn.Module):
         return PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
 
     def _gains(self, frequencies: Array) -> Array:
-        """Returns llama3's factor of each frequency: 1 for fast ones, 1 / factor for slow ones."""
+        """Returns llama3's factor for each frequency: 1 if it is high, 1 / factor if it is low."""
         turns = frequencies * (self.original_length / (2 * math.pi))
         low, high = self.low_freq_factor, self.high_freq_factor
         share = jnp.clip((turns - low) / (high - low), 0, 1)
@@ -278,4 +279,4 @@ POSITIONS = {
     "shaw": f"{_VARIANTS}.relative:ShawPositions",
     "contextual": f"{_VARIANTS}.relative:ContextualPositions",
 }
-"""Position encodings by name: classes, or "module:Class" that is imported when it is chosen."""
+"""Position encodings by name: classes, or "module:Class" strings that are imported on use."""

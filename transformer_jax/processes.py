@@ -1,6 +1,6 @@
-"""One run in several processes, e.g. on hosts of a cluster, each with its own devices.
+"""One run in several processes, e.g. on the hosts of a cluster, each with its own devices.
 
-Every process executes the same steps with the same numbers. Before they act on a fact that only one
+All processes execute the same steps with the same numbers. Before they act on a fact that only one
 of them knows (the time, a signal, which checkpoint is complete), they agree on it; otherwise they
 would wait for each other forever.
 """
@@ -15,20 +15,20 @@ from jax.experimental import multihost_utils
 
 from transformer_jax.errors import InvalidInput
 
-SILENT_SECONDS = 20  # after which a process counts as dead, and the others end
+SILENT_SECONDS = 20  # of silence after which a process counts as dead, and the others end
 _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 def join_processes() -> None:
-    """Joins the other processes of a run, if the environment says that there are some.
+    """Joins the other processes of a run, if the environment says that there are any.
 
-    That is Slurm (srun) with several tasks, a TPU slice with several hosts, or the three variables
-    JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Tasks of
-    Slurm take all GPUs of their node if every node has one task; otherwise each takes one, by its
-    number, unless JAX_LOCAL_DEVICE_IDS says otherwise. Call it before jax is used.
+    It does so in Slurm (srun) with several tasks, on a TPU slice with several hosts, or by the
+    variables JAX_COORDINATOR_ADDRESS (HOST:PORT of the first process), JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID. A Slurm task takes all GPUs of its node if every node has one task; if not, it
+    takes one GPU, by its number, unless JAX_LOCAL_DEVICE_IDS is set. Call this before using jax.
 
     Raises:
-      InvalidInput: Only some of the three are set, or the other processes do not join.
+      InvalidInput: Only some of the three variables are set, or the other processes do not join.
     """
     variables = [name for name in _MANUAL if name in os.environ]
     if not are_several():
@@ -50,8 +50,8 @@ def join_processes() -> None:
         }
     tasks, nodes = (os.environ.get(f"SLURM_STEP_NUM_{name}") for name in ("TASKS", "NODES"))
     if tasks is not None and tasks == nodes and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
-        arguments["local_device_ids"] = []  # no choice: jax would choose the node's first
-    # Signals are ours: a run saves in good order and says so.
+        arguments["local_device_ids"] = []  # no selection; jax would select the node's first
+    # A run handles signals itself: it saves its state and reports that.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -66,7 +66,7 @@ def join_processes() -> None:
 
 
 def are_several() -> bool:
-    """Returns whether the environment says that this process is one of several of a run."""
+    """Returns whether the environment says that this process is one of several in a run."""
     counts = (os.environ.get(n) or "1" for n in ("SLURM_STEP_NUM_TASKS", "MEGASCALE_NUM_SLICES"))
     hosts = (os.environ.get(n, "") for n in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"))
     several = any(count != "1" for count in counts) or any("," in names for names in hosts)
@@ -74,7 +74,7 @@ def are_several() -> bool:
 
 
 def is_first() -> bool:
-    """Returns whether this process writes for all; in a run of one process it does."""
+    """Returns whether this is the first process, which writes for all, or the only one."""
     return jax.process_index() == 0
 
 
@@ -103,7 +103,7 @@ def wait_for_all(what: str) -> None:
 
 
 def whole(tree: Any) -> Any:
-    """Returns a tree whose arrays this process has whole, on one of its devices."""
+    """Returns a tree whose arrays this process holds whole, gathered from the others if needed."""
 
     def gathered(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:

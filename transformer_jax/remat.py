@@ -1,8 +1,8 @@
 """Rematerialisation: the values of a block that a training step keeps for its backward pass.
 
 Other values are computed again, which saves memory and costs time; results are equal up to
-rounding. Each entry returns a policy of `jax.checkpoint`, which decides for each value in a block
-whether it is kept; the input of a block is always kept.
+rounding. Each entry of REMATS returns a policy for `jax.checkpoint`, which decides whether a value
+in a block is kept; the input of a block is always kept.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from transformer_jax.options import Form
 from transformer_jax.sites import SITES
 
 _SITES = tuple(name.removeprefix("block_*.") for name in SITES if name.startswith("block_*."))
-_KEPT = tuple(name for name in _SITES if name != "residual")  # with which a block ends anyway
+_KEPT = tuple(name for name in _SITES if name != "residual")  # a block ends with it anyway
 SitesOfBlock = Annotated[
     tuple[str, ...],
     Predicate(lambda sites: all(site in _KEPT for site in sites)),
@@ -35,9 +35,9 @@ def keep_nothing() -> Policy:
 
 
 def keep_products() -> Policy:
-    """Keeps the outputs of dense layers; attention's scores and all else are recomputed.
+    """Keeps the outputs of dense layers; attention scores and everything else are recomputed.
 
-    The selective recomputation of Korthikanti et al. 2022, arXiv:2205.05198, section 5.
+    This is the selective recomputation of Korthikanti et al. 2022, arXiv:2205.05198, section 5.
     """
     return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
@@ -46,7 +46,7 @@ def keep_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")) -
     """Keeps the values at some sites, chosen by cost and size (Korthikanti et al. 2022).
 
     Args:
-      sites: Their names inside a block, see docs/catalogue.md.
+      sites: Names of the sites inside a block; see docs/catalogue.md.
     """
     return jax.checkpoint_policies.save_only_these_names(*sites)
 
@@ -57,7 +57,7 @@ def offload_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")
     Rhu et al. 2016, arXiv:1602.08124.
 
     Args:
-      sites: Their names inside a block, see docs/catalogue.md.
+      sites: Names of the sites inside a block; see docs/catalogue.md.
     """
     return jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],

@@ -1,8 +1,7 @@
 """Legend of dimension letters, LETTERS, and a shape checker that names the offending argument.
 
-Local arrays used in an einsum or a mask, and activations, have names that end in dimension letters
-(`query_HLK`) for their last axes; other leading axes, such as the batch, are
-written `...`.
+The names of activations, and of local arrays in an einsum or a mask, end in the letters of their
+last axes (`query_HLK`); other leading axes, such as the batch, are written `...`.
 """
 
 import jax.numpy as jnp
@@ -27,15 +26,16 @@ LETTERS = {
 
 
 def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
-    """Checks the shapes of several arguments against shared letters.
+    """Checks the shapes of arguments against shared letters, and returns the letters' sizes.
 
     Args:
-      **arguments: Argument name -> (array, letters), the letters in order and separated by
+      **arguments: Pairs (array, letters) by argument name, the letters in order and separated by
         spaces; a leading `...` stands for any number of axes.
     Returns:
-      The size of each letter.
+      Sizes by letter.
     Raises:
-      ValueError: An argument has the wrong number of axes, or two disagree about a letter.
+      ValueError: An argument has the wrong number of axes, or two have different sizes for a
+        letter.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():
@@ -64,9 +64,9 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
     Args:
       max_length: Longest input.
       tokens: [..., L], or embeddings in their place.
-      **alike: Name -> [..., L] or None.
+      **alike: Arrays [..., L], or None, by name.
     Raises:
-      ValueError: The message names the argument.
+      ValueError: A length or shape is wrong; the message names the argument.
     """
     length = tokens.shape[-1]
     if length > max_length:
@@ -82,7 +82,7 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
 
 
 def in_blocks(array: Array, size: int, axis: int) -> Array:
-    """Splits an axis, counted from the end, in two, [blocks, size]; zeros fill the last block."""
+    """Splits an axis, given as a negative index, into [blocks, size]; zeros fill the last block."""
     length = array.shape[axis]
     blocks = -(-length // size)
     padding = [(0, 0)] * array.ndim

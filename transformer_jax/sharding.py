@@ -1,18 +1,18 @@
-"""Sharding rules: a table by the path of a parameter, and one by the site of a value.
+"""Sharding rules: a table for parameters by path, and one for values by site.
 
 Devices are arranged in a mesh with four axes:
 
-  data      each takes a part of the batch
-  fsdp      each takes a part of the batch too, and keeps a part of every large array of parameters
-            and optimizer, which the others fetch when they need it (ZeRO's third stage, Rajbhandari
-            et al. 2020, arXiv:1910.02054)
-  tensor    each has some of the heads and of the hidden features (Shoeybi et al. 2019,
+  data      each device takes a part of the batch
+  fsdp      each device takes a part of the batch too, and keeps a part of every large array of the
+            parameters and the optimizer, which the others fetch when they need it (ZeRO's third
+            stage, Rajbhandari et al. 2020, arXiv:1910.02054)
+  tensor    each device has some of the heads and of the hidden features (Shoeybi et al. 2019,
             arXiv:1909.08053)
-  sequence  each has some positions of the text, and gathers the keys and values of the others
+  sequence  each device has some positions of the text, and gathers the keys and values of the rest
 
-The tables say how arrays are divided, models do not know about it, and XLA's partitioner adds the
-communication (Xu et al. 2021, arXiv:2105.04663). So a mesh changes no result
-beyond the order of sums.
+The tables say how arrays are divided, models know nothing about it, and XLA's partitioner adds the
+communication (Xu et al. 2021, arXiv:2105.04663). So a mesh changes results only through the order
+of sums.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ _PARTS = {"batch": ("data", "fsdp"), **{axis: (axis,) for axis in AXES}}
 Cuts = tuple[str | EllipsisType | None, ...]
 
 # Division of a parameter's dimensions by its path; the first match counts. An axis that does not
-# divide a dimension leaves it whole. Arrays without a match have their largest dimension divided
-# over fsdp, if they have two or more. The optimizer's arrays are divided as their parameters are.
+# divide a dimension leaves it whole. Arrays of two or more dimensions without a match have the
+# largest one divided over fsdp. The optimizer's arrays are divided like their parameters.
 PARAMETER_CUTS: tuple[tuple[str, Cuts], ...] = (
     (r"(query|key|value|\w+_gate|up|gate)/kernel$", ("fsdp", "tensor")),  # [D, H K], [D, F]
     (r"(query|key|value|\w+_gate|up|gate)/bias$", ("tensor",)),
@@ -48,7 +48,7 @@ PARAMETER_CUTS: tuple[tuple[str, Cuts], ...] = (
     (r"token_embedding/embedding$", ("tensor", "fsdp")),  # [V, D]
     (r"(output|head)/kernel$", ("fsdp", "tensor")),  # [D, V]
 )
-# Division of values at sites (see sites.py), `...` for axes between; XLA chooses for other values.
+# Division of values at sites (see sites.py); `...` stands for axes between. XLA divides the rest.
 SITE_CUTS: tuple[tuple[str, Cuts], ...] = (
     ("token_embedding.table", ("tensor", None)),  # [V, D], as it is used: rows are looked up whole
     ("*layer_*.out", ("batch", ...)),  # of a recurrent layer, [B, L, D]
@@ -76,7 +76,7 @@ class Rules:
     sites: tuple[tuple[str, Cuts], ...] = SITE_CUTS
 
     def __post_init__(self) -> None:
-        """Accepts lists too.
+        """Converts lists to tuples.
 
         Raises:
           InvalidInput: A row names an axis that no mesh has.
@@ -94,13 +94,13 @@ class Rules:
 
 
 def default_rules() -> Rules:
-    """The tables of transformer_jax/sharding.py."""
+    """Returns the default tables, PARAMETER_CUTS and SITE_CUTS."""
     return Rules()
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """A mesh, and how arrays are divided over it.
+    """A mesh, and the rules by which arrays are divided over it.
 
     Attributes:
       mesh: Devices along AXES.
@@ -116,7 +116,7 @@ class Sharding:
         Args:
           cuts: Row of a table: for all dimensions if it contains `...`, else for the last ones.
           shape: Shape of the array.
-          uneven: Axis that may leave some devices with less.
+          uneven: Entry of `cuts` that may divide its dimension into unequal parts.
         """
         if ... in cuts:
             index = cuts.index(...)
@@ -139,13 +139,13 @@ class Sharding:
         """Returns the sharding of a parameter, or of an array of the optimizer.
 
         Args:
-          path: Its path; `blocks/block_0` is a stack of blocks, with a leading axis.
-          shape: Its shape.
+          path: Path of the array; `blocks/block_0` is a stack of blocks, with a leading axis.
+          shape: Shape of the array.
         """
         inner = list(shape[1:] if re.search(r"\bblocks/", path) else shape)
         for pattern, cuts in self.rules.parameters:
             if re.search(pattern, path):
-                fits = ... in cuts or len(cuts) <= len(inner)  # else a moment of fewer dimensions
+                fits = ... in cuts or len(cuts) <= len(inner)  # a moment can have fewer dimensions
                 return NamedSharding(self.mesh, self.spec(cuts, shape)) if fits else self.everywhere
         if len(inner) < 2:
             return self.everywhere
@@ -154,15 +154,15 @@ class Sharding:
         return NamedSharding(self.mesh, self.spec(cuts, shape))
 
     def of_state(self, state: Any) -> Any:
-        """Returns the sharding of each array of a tree of parameters, or of a whole TrainState."""
+        """Returns the sharding of each array in a tree of parameters or in a whole TrainState."""
         return jax.tree.map_with_path(
             lambda path, leaf: self.of_parameter(path_text(path), leaf.shape), state
         )
 
     def of_batch(self, batch: Any, axis: int) -> Any:
-        """Returns the sharding of each array of a batch before a program divides it.
+        """Returns the sharding of each array in a batch before a program divides it.
 
-        Arrays are divided in equal parts, or whole if a part would be smaller than others.
+        Arrays are divided into equal parts, or left whole if that is impossible.
 
         Args:
           batch: Arrays or shapes with an axis of examples.
@@ -174,7 +174,7 @@ class Sharding:
         )
 
     def rows_of_process(self, batch: Any) -> np.ndarray:
-        """Returns the examples of a batch [B, ...] for the devices of this process, [R] int64."""
+        """Returns the row numbers of a batch [B, ...] on this process's devices, [R] int64."""
         targets = batch["targets"]
         places = self.of_batch(targets, 0).addressable_devices_indices_map(np.shape(targets))
         numbers = np.arange(len(targets))
@@ -187,7 +187,7 @@ class Sharding:
 
     @property
     def everywhere(self) -> NamedSharding:
-        """Returns the sharding of an array that every device has whole."""
+        """Sharding of an array that every device has whole."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -210,7 +210,7 @@ def make_sharding(
       rules: The tables.
       devices: Devices to use; jax's if None.
     Raises:
-      InvalidInput: There are too few devices, or their number is not divisible.
+      InvalidInput: There are too few devices, or the sizes do not divide their number.
     """
     devices = list(jax.devices() if devices is None else devices)
     product = math.prod(size for size in sizes.values() if size > 0)
@@ -239,7 +239,7 @@ def make_sharding(
 
 
 def _arranged(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
-    """Returns the devices of a mesh: outer axes go over TPU slices and GPU hosts."""
+    """Returns the devices of a mesh, with its outer axes across TPU slices and GPU hosts."""
     slices = Counter(getattr(device, "slice_index", 0) for device in devices)
     if len({*slices.values()}) > 1:
         sizes = " ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, shape, strict=True))
@@ -251,7 +251,7 @@ def _arranged(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     for size in shape:
         outer.append(math.gcd(size, left))
         left //= outer[-1]
-    options = {"allow_split_physical_axes": True}  # of a TPU's torus
+    options = {"allow_split_physical_axes": True}  # along a TPU's torus
     if len(slices) == 1:
         return mesh_utils.create_device_mesh(shape, devices, **options)
     inner = [size // over for size, over in zip(shape, outer, strict=True)]

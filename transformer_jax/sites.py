@@ -13,7 +13,7 @@ A module calls `value = site(self, "query", value)` when a value is ready. The v
 - measured: profilers show the operations under the modules' names, `block_3/attention`
 
 Unused sites cost nothing: a compiled program is the same with and without them. Their names are
-public and are not renamed.
+public and do not change.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from jax.ad_checkpoint import checkpoint_name
 from transformer_jax.errors import InvalidInput
 from transformer_jax.placement import cut_at_site
 
-# Shapes with the letters of shapes.py. `*` is the number of a block, from 0.
+# Shapes use the letters of shapes.py. `*` is the number of a block, from 0.
 SITES = {
     "embedded": "[..., L, D]: input of the first block or recurrent layer",
     "block_*.attention.input": "[..., L, D]: input of attention, normalised in a pre-norm block",
@@ -64,7 +64,7 @@ Intervention = Callable[[Array], Array]
 
 
 class _Changes:
-    """Changes that are active while a context is open, and the sites that were met."""
+    """Changes that are active while a context is open, and the patterns that matched a site."""
 
     def __init__(self, changes: Mapping[str, Intervention]) -> None:
         self.changes, self.met = dict(changes), set[str]()
@@ -80,20 +80,20 @@ _active: contextvars.ContextVar[tuple[_Changes, ...]] = contextvars.ContextVar(
     "interventions", default=()
 )
 _IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
-_BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule has already
+_BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule already has
 
 
 def site(module: nn.Module, name: str, value: Array) -> Array:
-    """Names a value; called when it is ready, inside the module's call.
+    """Returns a value after naming it; called when it is ready, inside the module's call.
 
     Args:
-      module: Module that computes it; its path precedes the name.
-      name: End of a name in SITES.
+      module: Module that computes the value; its path precedes the name.
+      name: Last part of a name in SITES.
       value: Array of any shape.
     Returns:
       The value, or the result of an intervention on it.
     Raises:
-      InvalidInput: An intervention changes shape or dtype.
+      InvalidInput: An intervention changes the shape or the dtype.
     """
     full = ".".join((*module.path, name))
     for active in _active.get():
@@ -105,11 +105,11 @@ def site(module: nn.Module, name: str, value: Array) -> Array:
 
 
 def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
-    """Names a value that the model does not need, so that it is computed only if it is read.
+    """Names a value that the model itself does not use; it is computed only if it is read.
 
     Raises:
-      InvalidInput: An intervention names it, which would have no effect; a pattern with `*` for
-        the value's own name means other values.
+      InvalidInput: An intervention names the value, which would have no effect. Patterns with `*`
+        in the value's own name are taken to mean other values.
     """
     full = ".".join((*module.path, name))
     for active in _active.get():
@@ -121,7 +121,7 @@ def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
 
 
 def _sow(module: nn.Module, name: str, value: Array) -> None:
-    """As flax does, which refuses the name of a submodule: there it gets a mark."""
+    """Sows a value as flax does, but marks a name that a submodule has, which flax would refuse."""
     scope = module.scope
     assert scope is not None
     taken = scope.name_reserved(name, "intermediates")
@@ -131,7 +131,7 @@ def _sow(module: nn.Module, name: str, value: Array) -> None:
 
 
 def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the sown values by site; for a site called twice, the last value."""
+    """Returns the sown values by site; if a site was called twice, its last value."""
     values = {}
     for path, leaf in jax.tree.leaves_with_path(intermediates):
         names = [str(part.key) for part in path if hasattr(part, "key")]
@@ -152,15 +152,15 @@ def _changed(full: str, value: Array, change: Intervention) -> Array:
 
 @contextlib.contextmanager
 def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
-    """Lets functions change the values at sites, in every model that is called inside.
+    """Lets functions change the values at sites in every model that is called in the context.
 
     A function that was compiled outside is not traced again: compile inside, or use
     `inspection.intervene`.
 
     Args:
-      changes: Name of a site, with `*` for any part, -> function from value to value.
+      changes: Functions from value to value, by name of a site; `*` stands for any part.
     Raises:
-      InvalidInput: A value is no function; or no site with such a name was met.
+      InvalidInput: A change is not a function, or no site with a given name was met.
     """
     for pattern, change in changes.items():
         if not callable(change):

@@ -1,1 +1,1 @@
-"""Statements of courses about transformers, tested: exact ones, errata, exercises, verdicts."""
+"""Tests of statements from courses about transformers, with errata, exercises and verdicts."""

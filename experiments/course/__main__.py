@@ -1,4 +1,4 @@
-r"""Tests statements of courses about transformers, or checks your own attention.
+r"""Tests statements from courses about transformers, or checks your own attention.
 
 Example:
   python -m experiments.course
@@ -18,7 +18,7 @@ class Failed(Stop):
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, and runs every check or those of a solution."""
+    """Reads the arguments; tests every statement, or checks a solution."""
     parser = Parser("course", __doc__)
     parser.add_argument(
         "--solution",

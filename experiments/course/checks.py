@@ -1,4 +1,7 @@
-"""Exact statements, worked numbers and errata: each check raises, or describes its result."""
+"""Exact statements, worked numbers and errata.
+
+Each check raises AssertionError if its statement is false, and else returns its observation.
+"""
 
 import functools
 import math
@@ -31,7 +34,7 @@ def draw(*shape: int, seed: int = 0) -> jax.Array:
 
 
 def randomised(model, *arguments, **inputs):
-    """Returns parameters of which none is 0 or 1 by design."""
+    """Returns initial parameters with noise, so that none is 0 or 1 by design."""
     params = jax.jit(model.init)(jax.random.key(0), *arguments, **inputs)
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -48,12 +51,12 @@ def apart_by(one, other) -> float:
 
 
 def rounded(array, digits: int) -> str:
-    """Returns an array as text."""
+    """Returns the text of a rounded array."""
     return str(np.round(np.asarray(array, float), digits).tolist())
 
 
 def same(one, other, within: float = 2e-5) -> str:
-    """Describes how equal two arrays are, or raises."""
+    """Returns a description of how close two arrays are, or raises AssertionError if too far."""
     apart = apart_by(one, other)
     assert apart <= within, f"apart by {apart:.2g}"
     return f"equal to {apart:.1g}" if apart else "equal to the last bit"
@@ -63,7 +66,7 @@ def same(one, other, within: float = 2e-5) -> str:
 
 
 def weights_are_a_distribution() -> str:
-    """Rows sum to 1, and what is masked has no weight."""
+    """Rows sum to 1, and masked entries are 0."""
     query, key, mask = draw(3, 6, 8), draw(3, 6, 8, seed=1), causal_mask(6)
     weights = attention_weights(query, key, mask, draw(6, 6))
     assert (weights >= 0).all()
@@ -99,7 +102,7 @@ def no_scale_is_larger_queries() -> str:
 
 
 def an_encoder_is_equivariant() -> str:
-    """f(P X) = P f(X), without positions; with them it does not hold."""
+    """f(P X) = P f(X) holds without positions; with them it does not."""
     tokens, order = jnp.arange(7)[None], jnp.array([3, 0, 6, 2, 5, 1, 4])
     sentence = ""
     for position in ("none", "sinusoidal"):
@@ -125,7 +128,7 @@ def an_encoder_is_equivariant() -> str:
 
 
 def one_causal_layer_is_order_blind_at_its_end() -> str:
-    """The last output of one layer sees a set; a second layer sees what the first made of it."""
+    """The last output of one layer ignores the order of earlier tokens; that of two does not."""
     tokens = jnp.array([[1, 2, 3, 4, 5]])
     shuffled = tokens[:, jnp.array([2, 0, 3, 1, 4])]
     seen = {}
@@ -177,7 +180,7 @@ def a_lookup_is_a_product() -> str:
 
 
 def norms_and_feed_forward() -> str:
-    """Mean 0 and deviation 1; each position alone, the same weights at all positions."""
+    """Norms give mean 0 and deviation 1; feed-forward layers treat positions alone and alike."""
     inputs = 5 + 3 * draw(2, 6, 16)
     norm = LayerNorm(epsilon=1e-6)
     out = jnp.asarray(norm.apply(norm.init(jax.random.key(0), inputs), inputs))
@@ -225,7 +228,7 @@ def sinusoids_shift_by_a_rotation() -> str:
 
 
 def misprinted_sinusoids(length: int, width: int) -> jax.Array:
-    """The table of (i / 10000)^(2k / d), as notes in circulation print it."""
+    """Returns the table of (i / 10000)^(2k / d), as misprinted in notes that circulate."""
     angles = (jnp.arange(length)[:, None] / 10_000) ** (jnp.arange(0, width, 2) / width)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1).reshape(length, width)
 
@@ -234,14 +237,14 @@ def misprinted_sinusoids(length: int, width: int) -> jax.Array:
 
 
 def softmax_of_2_1_0() -> str:
-    """[0.665, 0.245, 0.090]."""
+    """The softmax of [2, 1, 0] is [0.665, 0.245, 0.090]."""
     weights = masked_softmax(jnp.array([2.0, 1.0, 0.0]))
     assert apart_by(weights, jnp.array([0.665, 0.245, 0.090])) < 5e-4
     return rounded(weights, 3)
 
 
 def three_rotations() -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries, keys and values of X = I under rotations by -pi/4, pi/8 and 5 pi/16."""
+    """Returns queries, keys and values of X = I under rotations by -pi/4, pi/8 and 5 pi/16."""
 
     def turned(angle: float) -> jax.Array:
         return jnp.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
@@ -264,7 +267,7 @@ def guitar_string_melancholic_note() -> str:
     """Weights .005, .085 and .91 over three words of 300 features make one vector of 100."""
     inputs, want = draw(3, 300), jnp.array([0.005, 0.085, 0.91])
     value = inputs @ draw(300, 100, seed=1)
-    # Of two features each, of which the query reads the first: its scores are the logarithms.
+    # Keys have two features, and the query reads the first, so that its scores are the logarithms.
     key = jnp.stack([jnp.log(want), jnp.ones(3)], axis=-1)
     query = jnp.array([[math.sqrt(2), 0.0]])
     weights = attention_weights(query, key)[0]
@@ -289,7 +292,7 @@ WORKED = {
 
 
 class Erratum(NamedTuple):
-    """A slip, what is right, and a check that shows the difference (None: words are at fault)."""
+    """A slip, its correction, and a check that shows the difference (None: a slip in wording)."""
 
     circulates: str
     holds: str
@@ -297,7 +300,7 @@ class Erratum(NamedTuple):
 
 
 def sinusoid_misprint() -> str:
-    """Rows 0 and 1 hide it, but for 0^0 in the first pair of row 0."""
+    """Rows 0 and 1 hide the misprint, except for 0^0 in the first pair of row 0."""
     width = 64
     right, wrong = sinusoidal_positions(64, width), misprinted_sinusoids(64, width)
     first = max(apart_by(right[0, 2:], wrong[0, 2:]), apart_by(right[1], wrong[1]))
@@ -309,7 +312,7 @@ def sinusoid_misprint() -> str:
 
 
 def free_running_is_no_masked_pass() -> str:
-    """The loop over one's own predictions gives another loss than the masked pass."""
+    """A loop over the model's own predictions gives a different loss from the masked pass."""
     tokens = jax.random.randint(jax.random.key(0), (2, 7), 0, 9)
     model = Decoder.of(vocab_size=9, max_length=6, width=16, depth=2, num_heads=2)
     params = randomised(model, tokens[:, :-1])
@@ -326,7 +329,7 @@ def free_running_is_no_masked_pass() -> str:
 
 
 def masked_logits_still_cost() -> str:
-    """Logits of 0 are a uniform guess: ln V a place."""
+    """Logits of 0 are a uniform guess, which costs ln V at each position."""
     logits, targets = draw(1, 4, 50), jnp.array([[3, 7, 0, 0]])
     is_token = jnp.array([[1.0, 1, 0, 0]])
     times = cross_entropy(logits * is_token[..., None], targets, jnp.ones((1, 4)))[0]

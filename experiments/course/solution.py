@@ -1,7 +1,7 @@
-"""Checks somebody's own attention, and says what is wrong with it and not only that something is.
+"""Checks a student's own attention, and names the mistake if there is one.
 
-A solution is right if it agrees with the loops below. If it does not, it is compared with
-the mistakes that people make: a mistake that gives the same numbers is named.
+A solution is right if it agrees with the loops below. If it does not, it is compared with common
+mistakes, and the mistake that gives the same numbers is named.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 def attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """Single-head attention, softmax(Q K^T / sqrt(d_k)) V (Vaswani et al. 2017, equation 1).
+    """Returns one head's attention, softmax(Q K^T / sqrt(d_k)) V (Vaswani et al. 2017, equation 1).
 
     From [L, K], [M, K], [M, V] and a mask [L, M], True = may attend, to [L, V].
     """
@@ -63,10 +63,10 @@ def multi_head_attention(
     num_heads: int,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Multi-head self-attention, Concat(Z^1 ... Z^H) W_O (Vaswani et al. 2017, section 3.2.2).
+    """Returns multi-head self-attention, Concat(Z^1 ... Z^H) W_O.
 
-    Head h owns columns h K to (h + 1) K of the three projections [D, H * K], and the rows of the
-    same numbers of W_O, [H * K, D]. From [L, D] to [L, D].
+    Head h owns columns h K to (h + 1) K of the three projections [D, H * K], and the rows of W_O,
+    [H * K, D], with the same indices (Vaswani et al. 2017, section 3.2.2). From [L, D] to [L, D].
     """
     size = w_query.shape[1] // num_heads
     output = np.zeros((len(inputs), w_out.shape[1]))
@@ -100,7 +100,7 @@ def _attention(
     axis: int = -1,
     order: str = "before",
 ) -> np.ndarray:
-    """Attention with one thing otherwise; without changes it is the definition."""
+    """Returns attention with one thing changed; by default nothing is."""
     scores = query @ np.swapaxes(key, -1, -2) / divisor(query.shape[-1])
     if mask is not None:
         if order == "before":
@@ -180,7 +180,7 @@ def _many_heads(
     return joined @ w_out if projected else joined
 
 
-# Function -> message -> a solution with that mistake.
+# A solution with each mistake, by function and then message.
 MISTAKES: dict[str, dict[str, Callable]] = {
     "attention": {
         mistake: (lambda *a, _o=otherwise: _attention(*a, **_o))
@@ -223,7 +223,7 @@ class Case(NamedTuple):
 
 
 def _cases() -> dict[str, list[Case]]:
-    """Calls of each function: random, rectangular, with a mask, and with large scores."""
+    """Returns calls of each function: random, rectangular, with a mask, and with large scores."""
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape)  # noqa: E731
     mask = np.tril(np.ones((5, 5), bool))
@@ -242,12 +242,12 @@ def _cases() -> dict[str, list[Case]]:
 
 
 def check_solution(path: str | Path) -> list[Finding]:
-    """Runs a file's functions `attention` and `multi_head_attention`, whichever it has.
+    """Returns findings on a file's `attention` and `multi_head_attention`, whichever it has.
 
     Args:
-      path: Of a Python file. It is executed: it is the user's own.
+      path: Path of the user's own Python file, which is executed.
     Raises:
-      InvalidInput: There is no such file, it cannot be imported, or it has none of them.
+      InvalidInput: There is no such file, it cannot be imported, or it has neither function.
     """
     module = _load(Path(path))
     findings = []
@@ -280,7 +280,7 @@ def _load(path: Path) -> Any:
 
 
 def _check(name: str, function: Callable, cases: list[Case]) -> Finding:
-    """Calls the function; what is wrong is looked for among the calls that gave numbers."""
+    """Returns the finding on a function; mistakes are searched for in calls with finite results."""
     want = [LOOPS[name](*case.arguments) for case in cases]
     got: list[np.ndarray] = []
     for case, right in zip(cases, want, strict=True):
@@ -314,7 +314,7 @@ _NOT_FINITE = {
 
 
 def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
-    """Returns the result of a call, or what was wrong with it."""
+    """Returns the result of a call and "", or an empty array and the problem."""
     copies = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     nothing = np.zeros(0)
     try:
@@ -331,7 +331,7 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
 
 
 def _named(name: str, cases: list[Case], got: list[np.ndarray]) -> str:
-    """The mistake that explains every call."""
+    """Returns the message of the mistake that explains every call, or ""."""
     for message, mistake in MISTAKES[name].items():
         pairs = zip(cases, got, strict=True)
         if all(_same(_quietly(mistake, case.arguments), result) for case, result in pairs):
@@ -343,7 +343,7 @@ def _quietly(mistake: Callable, case: tuple) -> np.ndarray:
     try:
         with np.errstate(all="ignore"):
             return np.asarray(mistake(*case), float)
-    except ValueError:  # a mistake that these shapes do not allow
+    except ValueError:  # these shapes do not allow the mistake
         return np.zeros(0)
 
 
@@ -354,5 +354,5 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def as_lines(findings: list[Finding]) -> list[str]:
-    """Findings as text."""
+    """Returns findings as lines of text."""
     return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.message}" for f in findings]

@@ -1,7 +1,7 @@
-"""Statements of courses about transformers, and what decides them.
+"""Statements from courses about transformers, with the checks and studies that decide them.
 
-An exact statement has a check (checks.py). A statistical one has claims: the word that a committed
-study would have to find if the statement held. Nobody writes an outcome by hand.
+An exact statement has a check (checks.py). A statistical one has claims: verdicts that committed
+studies would have to reach if the statement held. No outcome is written by hand.
 """
 
 import functools
@@ -18,7 +18,7 @@ _MEETS = {"different": (BETTER, WORSE), "better": (BETTER,), "worse": (WORSE,), 
 
 
 class Claim(NamedTuple):
-    """A word (better, worse, same or different) that a study would have to find for an arm."""
+    """The verdict (better, worse, same or different) that a study would have to reach on an arm."""
 
     study: str
     arm: str
@@ -26,7 +26,7 @@ class Claim(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement with its number in the lectures, what decides it, and what limits that."""
+    """A statement with its number in the lectures, its check or claims, and a note on limits."""
 
     number: int
     says: str
@@ -36,7 +36,7 @@ class Statement(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Decision on a statement: the word, and a sentence for each thing seen."""
+    """Decision on a statement: a word such as HELD, and a sentence for each observation."""
 
     word: str
     seen: tuple[str, ...]
@@ -152,7 +152,7 @@ STATEMENTS = (
 
 @functools.cache
 def run_check(check: Callable[[], str]) -> tuple[bool, str]:
-    """Runs a check once; returns whether it holds, and what was seen or what was wrong."""
+    """Returns whether a check holds, and its observation or failure; each check runs once."""
     try:
         return True, check()
     except AssertionError as error:
@@ -160,7 +160,7 @@ def run_check(check: Callable[[], str]) -> tuple[bool, str]:
 
 
 def outcome_of(statement: Statement) -> Outcome:
-    """Decides a statement."""
+    """Returns the decision on a statement."""
     right: list[bool | None] = []
     seen: list[str] = []
     if statement.check is not None:
@@ -186,6 +186,6 @@ def outcome_of(statement: Statement) -> Outcome:
 
 
 def _lead(design: Mapping[str, Any]) -> float:
-    """By how much a study's baseline is better than the simple method that is its gate."""
+    """Returns the lead of a study's base over its gate, or infinity if it has no gate."""
     learned = design["learned"]
     return abs(learned["base"] - learned["score"]) if learned else math.inf

@@ -1,1 +1,1 @@
-"""Templates of `python -m experiments.new`, one file per family; `Mine` becomes your name."""
+"""Templates for `python -m experiments.new`, one file per family; your name replaces `Mine`."""

@@ -7,17 +7,17 @@ from transformer_jax.options import Positive
 
 
 class Mine(AttentionVariant):
-    """The softmax of scores whose scale is learned for each head; say here what yours computes.
+    """Softmax of scores with a learned scale for each head; describe your own variant here.
 
     Attributes:
-      initial: The scale at the start, times the usual one; an option of the config.
+      initial: Initial scale, as a multiple of the usual one; an option of the config.
     """
 
     initial: Positive = 1.0
 
     @nn.compact
     def weights(self, query, key, call):
-        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        """Returns attention weights: [..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         heads, (mask, bias) = query.shape[-3], call.dense(query, key)
         start = nn.initializers.constant(self.initial)
         scale = self.param("scale", start, (heads,))[:, None, None]

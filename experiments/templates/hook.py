@@ -1,4 +1,4 @@
-"""A hook of my own: what is looked at while a model is trained."""
+"""A hook of my own: values that are observed during training."""
 
 import jax.numpy as jnp
 
@@ -6,11 +6,12 @@ from transformer_jax import capture
 
 
 def mine(run, batch):
-    """The largest value of the stream behind the last block, over a batch.
+    """Returns the largest absolute value in the stream after the last block, over a batch.
 
     Args:
-      run: The model as it is; transformer_jax/training/hooks.py has other arguments.
-      batch: That of the update that follows.
+      run: The model with its current parameters; transformer_jax/training/hooks.py lists the
+        other arguments that a hook can have.
+      batch: The batch of the next update.
     """
     values = capture(run.model, run.params, batch["inputs"], "*block_*.residual")
     name, stream = list(values.items())[-1]

@@ -1,4 +1,4 @@
-"""A metric of my own: what a run is measured by."""
+"""A metric of my own, by which runs are scored."""
 
 import jax
 
@@ -9,12 +9,12 @@ _BEST = 3
 
 @metric("share of targets", larger_is_better=True)
 def mine(logits, targets, weights):
-    """Share of the targets among the three likeliest: sums of each example, [B].
+    """Share of the targets that are among the three likeliest tokens, as a sum per example, [B].
 
     Args:
-      logits: [B, ..., V]; these arguments are of a batch, transformer_jax/metrics.py has others.
+      logits: [B, ..., V]; arguments of one batch; transformer_jax/metrics.py lists others.
       targets: [B, ...].
-      weights: [B, ...], 0 where nothing is asked.
+      weights: [B, ...], 0 at targets that are not scored.
     """
     likeliest = jax.lax.top_k(logits, _BEST)[1]
     is_among = (likeliest == targets[..., None]).any(-1)

@@ -1,4 +1,4 @@
-"""A component of my own: what lets places exchange what they know."""
+"""A component of my own: a mixer, through which positions exchange information."""
 
 import flax.linen as nn
 import jax
@@ -13,14 +13,14 @@ from transformer_jax.variants.running_sums import document_starts, segments_of_a
 
 
 class Mine(nn.Module):
-    """A mean of what came before that forgets at a learned rate, each feature at its own.
+    """Running mean of the inputs so far, which each feature forgets at its own learned rate.
 
     Attributes:
-      use_bias: Whether the maps have a bias; every mixer is made with this and the next three.
+      use_bias: Whether the maps have a bias; every mixer gets this field and the next three.
       kernel_init: Initial values of the kernel that reads.
       out_init: Initial values of the kernel that writes.
       dtype: Dtype of the maps.
-      initial: Share that is kept from token to token, at the start; an option of the config.
+      initial: Initial share that is kept from token to token; an option of the config.
     """
 
     use_bias: bool = True

@@ -7,10 +7,10 @@ from transformer_jax.options import Positive
 
 
 class Mine(nn.Module):
-    """x / mean |x| * scale.
+    """Division by the mean absolute value: x / mean |x| * scale.
 
     Attributes:
-      use_bias: Whether the model has biases; every norm is made with it.
+      use_bias: Whether the model has biases; every norm gets this field.
       floor: Added to the mean; an option of the config.
     """
 

@@ -1,4 +1,4 @@
-"""A component of my own: what tells positions apart."""
+"""A component of my own: an encoding of positions."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -8,17 +8,17 @@ from transformer_jax.positions import PositionTerms, Sizes
 
 
 class Mine(nn.Module):
-    """Takes a learned number times the distance off the scores, for each head.
+    """Subtraction of the distance times a learned slope from the scores of each head.
 
     Attributes:
-      initial: That number at the start; an option of the config.
+      initial: Initial slope; an option of the config.
     """
 
     initial: Positive = 0.1
 
     @nn.compact
     def __call__(self, positions, sizes: Sizes):
-        """[..., L] int -> a bias [..., H, L, L]."""
+        """Returns a bias on the scores: [..., L] int -> [..., H, L, L]."""
         init = nn.initializers.constant(self.initial)
         slope = self.param("scale", init, (sizes.num_heads,))
         distance = jnp.abs(positions[..., :, None] - positions[..., None, :])

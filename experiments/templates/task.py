@@ -13,12 +13,12 @@ _HELD = 256  # examples of the validation split, and of the test split
 
 @dataclasses.dataclass(frozen=True)
 class Mine(Task):
-    """Sorting: read some numbers, write them in ascending order.
+    """Sorting: read some numbers, then write them in ascending order.
 
     Attributes:
-      length: Tokens of an example; this and batch_size are the options of that name.
+      length: Tokens in an example; this and batch_size are the options with these names.
       batch_size: Examples in a training batch.
-      symbols: Different numbers; an option of my own, `data.symbols`.
+      symbols: How many different numbers there are; an option of my own, `data.symbols`.
     """
 
     length: int
@@ -27,15 +27,15 @@ class Mine(Task):
 
     @property
     def sizes(self):
-        """Sizes that the model has to know: here its tokens; the last one says `now sort`."""
+        """Sizes that the model has to know: its vocabulary, whose last token means `now sort`."""
         return {"vocab_size": self.symbols + 1}
 
     def batch(self, seed, step):
-        """The training batch of a step: a pure function of its arguments."""
+        """Returns the training batch of a step: a pure function of its arguments."""
         return self._examples(step_generator(seed, step, "train"), self.batch_size)
 
     def evaluation_batches(self, split, batch_size):
-        """A whole split in batches of one shape; rows that fill up the last one have weight 0."""
+        """Yields a whole split in batches of one shape; padding rows have weight 0."""
         whole = self._examples(step_generator(SPLITS.index(split), 0, "held"), _HELD)
         for rows, counts in batches_of(np.arange(_HELD), batch_size):
             yield {

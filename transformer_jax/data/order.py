@@ -117,7 +117,7 @@ class _Shuffled:
 
 
 def _scattered(numbers: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64, modulo 2^64 (Steele, Lea and Flood 2014, OOPSLA, figure 17)."""
+    """Runs splitmix64's finalizer modulo 2^64 (Steele, Lea and Flood 2014, OOPSLA, figure 17)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))

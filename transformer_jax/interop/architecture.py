@@ -57,7 +57,7 @@ class Architecture(NamedTuple):
       not_read: Names of arrays that our model does not use; * stands for any part.
       tied: Name of the array that a copy must equal, by name of the copy.
       renames: Replacement of a part of an array's name, by regular expression.
-      sides: Decoder's setting by encoder's setting, for settings that our model has only once.
+      sides: Their decoder setting by their encoder setting, for values that our model has once.
     """
 
     model: Any

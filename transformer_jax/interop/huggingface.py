@@ -98,7 +98,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
 
 
 def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
-    """Returns the name of the architecture in a config.json, and our model without weights.
+    """Returns the architecture named by a config.json, and our model for it, without weights.
 
     Raises:
       InvalidInput: The architecture or an option is not supported; the message begins with

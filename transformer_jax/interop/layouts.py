@@ -34,7 +34,7 @@ def rows_from(first: int) -> Layout:
 
 
 def patches(patch_size: int, channels: int) -> Layout:
-    """Returns the layout for a convolution [D, C, p, p]; ours for flat patches, [p * p * C, D]."""
+    """Returns the layout for a convolution [D, C, p, p]; ours maps flat patches, [p * p * C, D]."""
     shape = (patch_size, patch_size, channels, -1)
     return Layout(
         lambda array: array.transpose(2, 3, 1, 0).reshape(-1, array.shape[0]),
@@ -43,7 +43,7 @@ def patches(patch_size: int, channels: int) -> Layout:
 
 
 def interleaved_heads(num_heads: int) -> Layout:
-    """Returns the layout for [H * 3 * K, D], a query, key, value per head; ours is [D, 3 * H * K].
+    """Returns the layout for [H * 3 * K, D], query, key and value per head; ours is [D, 3 * H * K].
 
     Biases have the same layouts without D.
     """

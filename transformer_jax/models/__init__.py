@@ -17,7 +17,7 @@ MODELS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a model, imported on first use: `from transformer_jax.models import Decoder`."""
+    """Returns a model class, imported when used: `from transformer_jax.models import Decoder`."""
     for place in MODELS.values():
         if place.endswith(f":{name}"):
             return imported(place)

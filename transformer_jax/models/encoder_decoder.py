@@ -26,7 +26,7 @@ class EncoderDecoder(Transformer):
       max_length: Largest length of a source and of a target, L.
       share_embeddings: Whether the source, the target and the output layer share one embedding
         (section 3.4); if not, each has its own.
-      tie_output: Whether a shared embedding is also the output layer's; T5 1.1's is not.
+      tie_output: Whether the output layer uses the shared embedding too; in T5 1.1 it does not.
       scale_embeddings: Whether embeddings are multiplied by sqrt(width) (section 3.4).
       scale_logits: Whether logits are divided by sqrt(width), as in T5, whose output layer is an
         unscaled embedding (Raffel et al. 2020, arXiv:1910.10683; their code).

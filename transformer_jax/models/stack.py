@@ -247,7 +247,7 @@ def mask_of(
 
 
 def is_causal(options: ModelOptions) -> bool:
-    """Returns whether none of the first 256 positions sees a later one among them."""
+    """Returns whether, among the first 256 positions, none sees a later one."""
 
     def hides_the_future(options: ModelOptions) -> bool:
         mask = mask_of(options, jnp.arange(_CHECKED), True, None)
@@ -334,7 +334,7 @@ class Stack(nn.Module):
         terms = self._terms("positions", options, positions)
         common = Context(memory=memory, memory_mask=memory_mask, slot=slot, train=train)
         contexts = self._contexts(specs, terms, positions, segments, common)
-        if slot is not None:  # they cover the whole cache; queries are the new tokens
+        if slot is not None:  # terms cover the whole cache; queries are the new tokens
             terms = of_queries(terms, slot.first, slot.count)
 
         hidden = add_positions(embedded, terms)
@@ -492,7 +492,7 @@ class Transformer(nn.Module):
     """
 
     options: ModelOptions
-    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # different defaults of the model
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # defaults of this model that differ
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
@@ -538,7 +538,7 @@ class Transformer(nn.Module):
         return hidden if gain == 1 else hidden * gain
 
     def is_causal(self) -> bool:
-        """Returns whether none of the first 256 positions sees a later one among them."""
+        """Returns whether, among the first 256 positions, none sees a later one."""
         return is_causal(self.options)
 
     def can_cache(self) -> bool:

@@ -52,7 +52,7 @@ class InUse(InvalidInput):
 
 
 class Status(NamedTuple):
-    """Content of STATUS: a word (see above), time (ISO 8601), updates so far, reason of failure."""
+    """Content of STATUS: a word (see above), time (ISO 8601), updates so far, why it failed."""
 
     word: str = "missing"
     when: str = ""

@@ -73,7 +73,7 @@ def _others_watched(say: Callable[[str], None]) -> Generator[None]:
         seen: dict[str, tuple[str, float]] = {}  # process -> its last beat, and when it came
         for beat in itertools.count():
             now = time.monotonic()
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax reports its service itself
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax reports this itself
                 client.key_value_set(f"alive/{jax.process_index()}", str(beat), True)
                 for key, word in client.key_value_dir_get("alive/"):
                     if seen.get(key, ("", now))[0] != word:

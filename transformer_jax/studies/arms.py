@@ -1,4 +1,4 @@
-"""Arms ready to train: data, models and costs, and the checks that their changes take effect."""
+"""Arms ready to train: data, models and costs, and checks that the arms' changes take effect."""
 
 import dataclasses
 import functools
@@ -44,8 +44,8 @@ class Cost(NamedTuple):
 
     Attributes:
       without_embeddings: Number of parameters outside token and position tables.
-      flops: FLOPs of training on one token (or example), in matrix products alone.
-      counted: Number of tokens (or examples) in training.
+      flops: FLOPs per training token (or example), in matrix products alone.
+      counted: Number of training tokens (or examples).
     """
 
     parameters: int
@@ -65,7 +65,7 @@ def cost_of(prepared: Prepared) -> Cost:
 
 
 def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
-    """Returns the arms that are scored on different examples from the base's."""
+    """Returns the names of the arms that are scored on different data from the base."""
     hashes = {name: arm.prepared.task.facts.get("sha256") for name, arm in arms.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
@@ -76,7 +76,9 @@ def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
 def matched_value(
     measure: Callable[[int], float], target: float, start: int, step: int = 1
 ) -> tuple[int, float]:
-    """Returns the multiple of `step` at which a growing measure is nearest to `target`, with it.
+    """Returns the multiple of `step` whose measure is nearest to `target`, and that measure.
+
+    The measure has to grow with its argument.
 
     Raises:
       ValueError: The measure does not grow.
@@ -94,7 +96,7 @@ def matched_value(
     return best * step, at(best)
 
 
-# ---------------------------------------------------------------- whether the change took
+# ---------------------------------------------------------------- checks before training
 
 
 class Probe(NamedTuple):
@@ -106,8 +108,8 @@ class Probe(NamedTuple):
       logits: Logits in float64.
       loss: Nats per target.
       input_rms: Root mean square of the input of the first block.
-      sees_ahead: Largest change of earlier logits if the last token changes, or None for a model
-        that may look ahead or reads no tokens.
+      sees_ahead: Largest change in earlier logits when the last token changes; None for a model
+        that is allowed to look ahead or reads no tokens.
     """
 
     params: dict[str, np.ndarray]
@@ -119,7 +121,7 @@ class Probe(NamedTuple):
 
 
 def probe(prepared: Prepared) -> Probe:
-    """Starts an arm from seed 0, or from its initial weights, and computes its first batch."""
+    """Returns the probe of an arm, started from seed 0 or from its initial weights."""
     params = prepared.start(prepared.config)[0].params
     batch = prepared.task.batch(seed_of(prepared.config, "order"), 0)
     changed = []  # the inputs with a different last token, if earlier logits must not depend on it
@@ -136,9 +138,9 @@ def probe(prepared: Prepared) -> Probe:
 
 @functools.lru_cache(maxsize=32)
 def _look(model: Any) -> Callable:
-    """Returns a program that computes a model's probe; arms with equal models share it.
+    """Returns a function that computes a model's probe; arms with equal models share it.
 
-    On a CPU it is compiled with little optimisation, which is faster for a single run.
+    On a CPU it is compiled with little optimisation, which is faster for a single call.
     """
 
     def look(params: Any, batch: Any, changed: list) -> tuple:
@@ -155,7 +157,7 @@ def _look(model: Any) -> Callable:
             return logits, jnp.sqrt(jnp.square(entering.astype(jnp.float32)).mean())
 
         loss, gradients = jax.value_and_grad(mean_loss)(params)
-        # One body for both inputs: two copies could be fused, and rounded, differently.
+        # One body for both inputs, since two copies could be fused, and so rounded, differently.
         stacked = jax.tree.map(lambda *values: jnp.stack(values), batch["inputs"], *changed)
         logits, entering = jax.lax.map(forward, stacked)
         ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max() if changed else jnp.nan
@@ -166,15 +168,16 @@ def _look(model: Any) -> Callable:
 
 
 def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
-    """Returns the differences of an arm from the baseline before training.
+    """Returns the differences between an arm and the baseline before training.
 
     Returns:
-      `only_here` and `only_base`: parameters that the other lacks, or has with a different shape;
-      `paired`: fraction of the arm's parameters whose initial values equal the baseline's;
-      `logits`: root mean square of their difference over that of the baseline's;
-      `loss`: the arm's minus the baseline's, in nats per target;
-      `gradient`: norm of the difference over the baseline's norm, for shared parameters;
-      `input_rms` and `sees_ahead` of the arm. None stands for values that are not finite.
+      `only_here`, `only_base`: parameters that the other lacks or has with a different shape;
+      `paired`: fraction of the arm's parameters that start with the baseline's values;
+      `logits`: root mean square of the difference in logits over that of the baseline's logits;
+      `loss`: the arm's loss minus the baseline's, in nats per target;
+      `gradient`: norm of the difference in gradients over the baseline's, for shared parameters;
+      `input_rms`, `sees_ahead`: those of the arm's probe.
+      None stands for a value that is not finite.
     """
     shapes = {path: value.shape for path, value in base.params.items()}
     shared = [path for path, value in arm.params.items() if shapes.get(path) == value.shape]
@@ -201,8 +204,8 @@ def _rms(array: np.ndarray) -> float:
 
 # ---------------------------------------------------------------- arms
 
-_ROWS = 64  # of an evaluated batch
-_BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
+_ROWS = 64  # examples of an evaluated batch
+_BASELINES: dict[tuple[str, int], Baselines] = {}  # by digest of the data and number of batches
 
 
 @dataclasses.dataclass
@@ -213,8 +216,8 @@ class Arm:
       changes: Changes to the baseline, including matched and tuned values.
       config: Config with seed 0.
       data: Digest of the task's data.
-      matched: Option that was solved for, with its value.
-      hash: Name of the folder of its cells, see find_folder.
+      matched: Option that was solved for -> its value.
+      hash: Name of the folder of its cells; see find_folder.
     """
 
     name: str
@@ -227,11 +230,11 @@ class Arm:
     hash: str = ""
 
     def cell(self, root: Path, seed: int) -> Cell:
-        """Returns its run of a seed, below the folder that contains `cells`."""
+        """Returns the arm's cell for a seed; `root` is the folder that contains `cells`."""
         return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
     def find_folder(self, members: int) -> None:
-        """Sets the hash that names the folder of its cells, for a number of members."""
+        """Sets `hash`, the name of the folder of its cells, for a given number of members."""
         self.hash = _hash_of(self.config, self.data, members)
 
 
@@ -240,12 +243,12 @@ def _hash_of(config: ConfigDict, data: str, members: int) -> str:
 
 
 class ArmBuilder:
-    """Builds the arms of a design; data that arms share is read once."""
+    """Builder of the arms of a design; data that arms share is read once."""
 
     def __init__(
         self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
     ) -> None:
-        """Reads nothing yet; `solved` has options that an earlier launch solved for, by arm."""
+        """Reads nothing yet; `solved` has the options solved for by an earlier launch, by arm."""
         self.design, self._solved = design, solved or {}
         self._tasks: dict[str, tuple[Task, str]] = {}
 
@@ -260,7 +263,7 @@ class ArmBuilder:
         return self._tasks[key]
 
     def make(self, name: str, arm: str, more: Mapping[str, Any]) -> Arm:
-        """Builds an arm, or a trial of its tuning with the changes `more`."""
+        """Builds an arm, or a trial of its tuning: `arm` with the changes `more`, called `name`."""
         config, changes = self.design.config_of(arm, more), {**self.design.arms[arm], **more}
         field = self.design.match and self.design.match.field
         matched = {key: value for key, value in more.items() if key == field}
@@ -269,7 +272,7 @@ class ArmBuilder:
         return Arm(name, changes, config, prepared, cost_of(prepared), digest, matched)
 
     def arms(self) -> dict[str, Arm]:
-        """Returns all arms of the design, matched if it says so."""
+        """Returns all arms of the design by name, made equal in cost if the design asks for it."""
         base = self.make(self.design.base, self.design.base, {})
         made = {self.design.base: base}
         for name in self.design.others:
@@ -278,7 +281,7 @@ class ArmBuilder:
         return {name: made[name] for name in self.design.arms}
 
     def _matched(self, name: str, base: Cost) -> dict[str, int]:
-        """Returns the option to solve for, with the value at which an arm costs as the base."""
+        """Returns the option to solve for, with the value that makes the cost equal the base's."""
         assert self.design.match is not None
         what, field = self.design.match.by, self.design.match.field
         if field in self.design.arms[name]:
@@ -289,7 +292,7 @@ class ArmBuilder:
         config = self.design.config_of(name)
         value, model = flatten(config)[field], config.model
         start = 4 * model.width if value is None else value  # mlp_dim's default
-        # Rotated heads need pairs of features.
+        # Rotary positions need heads with an even number of features.
         heads = model.num_heads * (2 if model.position == "rotary" else 1)
         step = heads if field == "model.width" else 1
 
@@ -312,11 +315,11 @@ class ArmBuilder:
     def certificates(
         self, arms: Mapping[str, Arm], before: Mapping[str, dict]
     ) -> dict[str, dict[str, Any]]:
-        """Returns the check_manipulation of each arm; `before` has earlier ones, by hash.
+        """Returns the results of check_manipulation by arm; `before` has earlier ones by hash.
 
         Raises:
-          InvalidInput: An arm, or one of its changes, changes nothing that is used; logits are not
-            finite, or depend on later tokens.
+          InvalidInput: An arm, or one of its changes, has no effect, or its logits are not finite
+            or depend on later tokens.
         """
         base, certificates = arms[self.design.base], {}
         base_probe = probe(base.prepared)
@@ -339,7 +342,7 @@ class ArmBuilder:
         return certificates
 
     def _refuse_without_effect(self, arm: Arm, base: Arm) -> None:
-        """Raises InvalidInput if an arm, or one of its changes, changes nothing that is used."""
+        """Raises InvalidInput if an arm, or one of its changes, has no effect."""
         own, base_values = self.design.arms[arm.name], resolved(base.config)
         solved = {key: value for key, value in arm.changes.items() if key not in own}
         # An option that an arm states with the base's value is not a change.
@@ -357,7 +360,7 @@ class ArmBuilder:
             try:
                 config = self.design.model_copy(update={"arms": {"": rest}}).config_of("", solved)
                 is_read = _hash_of(config, self._data(config)[1], 1) != arm_hash
-            except InvalidInput:  # the other changes need it
+            except InvalidInput:  # the other changes need this one
                 continue
             if not is_read:
                 raise InvalidInput(
@@ -367,7 +370,7 @@ class ArmBuilder:
 
 
 def digest_of(task: Task) -> str:
-    """Returns a hash of a task's data: its evaluated splits, and the batches of some steps."""
+    """Returns a hash of a task's data: its evaluated splits and the batches of some steps."""
     digest = hashlib.sha256()
     facts = {key: value for key, value in task.facts.items() if key != "source"}
     digest.update(json.dumps([facts, task.protocol], sort_keys=True, default=str).encode())
@@ -381,11 +384,11 @@ def digest_of(task: Task) -> str:
     return digest.hexdigest()
 
 
-# ---------------------------------------------------------------- how long, and how many at a time
+# ---------------------------------------------------------------- timing
 
 
 def measure(program: Program) -> float:
-    """Returns the seconds of a step of one member, the median over some calls."""
+    """Returns the seconds that a step of one member takes, the median over several calls."""
     prepared = program.prepared
     state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, 1)
     request = StepRequest(prepared.numbers(), state, batches, np.int32(1))
@@ -406,9 +409,9 @@ class Estimate:
     """The number of members that a program trains at a time, and the duration of cells.
 
     Attributes:
-      members: Number of members; 1 is one after another.
+      members: Number of members trained at a time; with 1, they are trained one after another.
       seconds: Arm -> seconds of one cell, for training and evaluation.
-      description: Timed programs, in words; empty if nothing was timed.
+      description: The timing in words; empty if nothing was timed.
     """
 
     members: int
@@ -416,7 +419,7 @@ class Estimate:
     description: str = ""
 
     def seconds_of(self, arm: str) -> float:
-        """Returns the seconds of one cell of an arm; a trial takes as long as a usual cell."""
+        """Returns the seconds that a cell takes; a tuning trial counts as the slowest arm."""
         usual = max(self.seconds.values(), default=0.0)
         return self.seconds.get(arm, usual)
 
@@ -424,10 +427,10 @@ class Estimate:
 def members_of(arms: Iterable[Arm], asked: int | None) -> int:
     """Returns the number of members that a program trains at a time: `asked`, if given.
 
-    On a CPU, and if a run uses several devices, 1; on a GPU or TPU, 8.
+    Otherwise it is 1 on a CPU or if a run uses several devices, and 8 on a GPU or TPU.
 
     Raises:
-      InvalidInput: Runs on several devices cannot be trained together.
+      InvalidInput: `asked` is below 1, or above 1 for runs on several devices.
     """
     are_on_mesh = any(arm.prepared.sharding is not None for arm in arms)
     if asked is None:
@@ -442,7 +445,7 @@ def members_of(arms: Iterable[Arm], asked: int | None) -> int:
 
 
 def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
-    """Times some steps of the baseline and scales the result to other arms by their FLOPs."""
+    """Estimates durations from timed steps of the baseline, scaled to other arms by FLOPs."""
     prepared = arms[base].prepared
     step = measure(Program(prepared, members))
     cell = prepared.config.training.steps * step + _seconds_of_evaluations(prepared)
@@ -452,7 +455,7 @@ def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
 
 
 def _seconds_of_evaluations(prepared: Prepared) -> float:
-    """Returns the seconds of all evaluations of a cell, from one timed batch."""
+    """Returns the seconds that all evaluations of a cell take, from one timed batch."""
     config, score = prepared.config, score_of(prepared)
     params = prepared.draw(np.uint32(0)).params
     counts = []

@@ -1,4 +1,4 @@
-"""Cells: training runs found by their content, and shared between studies.
+"""Cells: training runs that are found by a hash and shared between studies.
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
@@ -26,14 +26,14 @@ from transformer_jax.runs.provenance import NUMERICS
 from transformer_jax.studies.design import larger_is_better
 from transformer_jax.studies.outcomes import Outcome
 
-_NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
-DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")  # packages
+_NOISE_OF_A_START = 0.05  # fraction by which an untrained model's loss may exceed log V
+DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")  # packages that can affect a result
 
 DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
 FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
-UNREADABLE = "evaluation.json cannot be read"  # of a cell that was done
+UNREADABLE = "evaluation.json cannot be read"  # reason for a failed cell whose STATUS is done
 OUTCOMES = (DONE, DIVERGED)  # states that a verdict counts
-ENDED = (*OUTCOMES, OUT_OF_MEMORY, FAILED)  # states of cells that train no more
+ENDED = (*OUTCOMES, OUT_OF_MEMORY, FAILED)  # states of cells whose training has ended
 _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory")
 
 
@@ -44,12 +44,12 @@ def cell_hash(
     around: Mapping[str, Any],
     initial: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the name of a cell's folder, and the facts that it was made from.
+    """Returns the hash that names a cell's folder, and the facts that are hashed.
 
-    These are the options that the chosen components read and that are not at their default, except
-    the seed; the digest `data` of the task's data; numerics, user-defined files and hooks that
-    intervene; the number of members trained at a time, see training.program; packages, flags of jax
-    and XLA and the device of `around`, a manifest; and hashes of initial weights, by option.
+    The facts are the options that chosen components read and that are not at their default, except
+    the seed; `data`, the digest of the task's data; numerics, user-defined files and hooks that
+    intervene; `members`, the number trained at a time (see training.program); packages, flags of
+    jax and XLA and the device from the manifest `around`; and hashes of initial weights by option.
     """
     flat, initial = flatten(config), dict(initial or {})
     options = options_read(flat)
@@ -71,7 +71,7 @@ def cell_hash(
 def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a run that decide its outcome and are not at their default.
 
-    Excludes the seed, options of writing and measuring, and options of components that were not
+    Excludes the seed, options for writing and measuring, and options of components that were not
     chosen.
     """
     return {
@@ -82,7 +82,7 @@ def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the hooks that change training, in order, and when they are called."""
+    """Returns the hooks that change training, in order, with hashes and the option hooks.every."""
     hooks = [hook for hook in flat["hooks.functions"] if intervenes(hook)]
     if not hooks:
         return {}
@@ -101,8 +101,8 @@ def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
 def device_of(facts: Mapping[str, Any]) -> str:
     """Returns the facts about a device that can affect a result, from a manifest's `device`.
 
-    One accelerator of several computes like a single one; a CPU that simulates several gives
-    each of them fewer threads, which sum in a different order.
+    An accelerator computes the same alone and as one of several. A CPU that simulates several
+    devices gives each fewer threads, which sum in a different order.
     """
     count = facts["count"] if facts["platform"] == "cpu" else 1
     return f"{count} x {facts['kind']}"
@@ -110,7 +110,7 @@ def device_of(facts: Mapping[str, Any]) -> str:
 
 @functools.cache
 def code_hash() -> str:
-    """Returns the hash of the package's source files, its revision."""
+    """Returns the hash of the package's source files, which identifies its revision."""
     digest = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{file.relative_to(PACKAGE).as_posix()}\n".encode() + file.read_bytes())
@@ -130,7 +130,7 @@ class Cell(NamedTuple):
     path: Path
 
     def state(self) -> str:
-        """Returns done, diverged, out of memory, failed, unfinished or missing."""
+        """Returns the state: done, diverged, out of memory, failed, unfinished or missing."""
         status = RunDirectory(self.path).read_status()
         if status.word == "done":
             if not self.means():
@@ -143,12 +143,12 @@ class Cell(NamedTuple):
         return MISSING if status.word == "missing" else UNFINISHED
 
     def reason(self) -> str:
-        """Returns the failure that STATUS states."""
+        """Returns the reason in STATUS, or UNREADABLE if the cell is done but has no scores."""
         status = RunDirectory(self.path).read_status()
         return UNREADABLE if status.word == "done" and not self.means() else status.reason
 
     def outcome(self, metric: str, target: float | None = None) -> Outcome:
-        """Returns the outcome by a metric of the final test scores, and by a target if given."""
+        """Returns the outcome in a metric of the final test scores, and for a target if given."""
         state = self.state()
         value = self.means().get(metric) if state == DONE else None
         if target is None:
@@ -161,13 +161,13 @@ class Cell(NamedTuple):
         return Outcome(value, state == DIVERGED, next(reached, None), last)
 
     def means(self, split: str = "test") -> dict[str, Any]:
-        """Returns the final scores of a split, with metrics measured later; {} before the end."""
+        """Returns the final scores of a split and metrics measured later; {} before the end."""
         scores = _read(self.path, "evaluation.json").get(split, {})
         later = read_details(self).get("metrics", {}).get(split, {})
         return {**scores, **later} if scores else {}
 
     def validated(self) -> dict[str, Any] | None:
-        """Returns the final validation scores; {} if it diverged, None without an outcome."""
+        """Returns the final validation scores; {} if the run diverged, None without an outcome."""
         return {DONE: self.means("validation"), DIVERGED: {}}.get(self.state())
 
     def metric_facts(self) -> dict[str, dict[str, Any]]:
@@ -178,10 +178,10 @@ class Cell(NamedTuple):
         return {**for_target(first, target), **later}
 
     def _got_worse(self) -> bool:
-        """Returns whether final test and training losses are above those of an untrained model.
+        """Returns whether the final test and training losses are above those of an untrained model.
 
         An untrained model has the loss of a uniform guess, log V, up to a few per cent. Learning
-        nothing and overfitting are no divergence: the score shows them.
+        nothing and overfitting do not count as divergence: the score shows them.
         """
         directory = RunDirectory(self.path)
         sizes = directory.manifest().get("sizes", {})
@@ -199,7 +199,7 @@ class Cell(NamedTuple):
 def for_target(
     facts: Mapping[str, Mapping[str, Any]], target: float | None
 ) -> dict[str, dict[str, Any]]:
-    """Returns facts about metrics, with the target in the code of those that use one."""
+    """Returns facts about metrics by name; `code` includes the target for those that use one."""
     return {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in facts.items()}
 
 
@@ -209,7 +209,7 @@ def _read_json(path: Path, stamp: int) -> dict:
 
 
 def _read(folder: Path, name: str) -> dict:
-    """Returns the content of a JSON file, cached until it changes; {} without one."""
+    """Returns the content of a JSON file, cached until it changes; {} if it cannot be read."""
     file = inside(folder, name)
     try:
         return _read_json(file, os.stat(file).st_mtime_ns)
@@ -218,5 +218,5 @@ def _read(folder: Path, name: str) -> dict:
 
 
 def read_details(cell: Cell) -> dict[str, Any]:
-    """Returns the content of details.json; {} without one."""
+    """Returns the content of details.json; {} if it cannot be read."""
     return _read(cell.path, "details.json")

@@ -1,4 +1,4 @@
-"""Scores over an option that arms sweep, and the best value of it."""
+"""Scores over an option that the arms sweep, and the best value of the option."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from transformer_jax.options import is_number
 from transformer_jax.studies.statistics import Optimum, optimum
 from transformer_jax.studies.study import Study
 
-_FEWEST_VALUES = 3  # of an option, so that a line over it says something
+_FEWEST_VALUES = 3  # of an option, for a line over it to be informative
 
 
 def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Returns arms by option and group, for numeric options with three values in a group.
+    """Returns arms by option and group, for numeric options with three or more values in a group.
 
-    A group is named by the other options that its arms share; "" if arms change no
-    other option.
+    A group is named by the values of the other options, which its arms share; "" if arms change
+    no other option.
     """
     known = {name: value for name, value in verdicts["values"].items() if value["mean"] is not None}
     sealed = {arm: v for arm, v in study.sealed["arms"].items() if arm in verdicts["values"]}
@@ -39,9 +39,9 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Returns, for each swept option, a line of scores over it for each group of arms.
+    """Returns, by swept option, a line of scores over its values for each group of arms.
 
-    A line has `name`, `x`, and `mean`, `low`, `high` over seeds.
+    A line has a `name`, the values `x`, and the `mean`, `low` and `high` score over seeds.
     """
     lines: dict[str, list[dict[str, Any]]] = {}
     for key, groups in sweeps_of(study, verdicts).items():
@@ -58,7 +58,7 @@ def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dic
 def optimum_of(
     study: Study, verdicts: Mapping[str, Any], key: str, arms: Sequence[str]
 ) -> Optimum | str:
-    """Returns the best value of an option over a group of sweeps_of, or why there is none."""
+    """Returns an option's best value in a group of sweeps_of, or the reason why there is none."""
     arms = [arm for arm in arms if not verdicts["values"][arm].get("diverged")]
     by_arm = [verdicts["values"][arm]["by_seed"] for arm in arms]
     seeds = [s for s in by_arm[0] if all(v.get(s) is not None for v in by_arm)] if arms else []
@@ -72,7 +72,7 @@ def optimum_of(
 
 
 def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns the arm with the best mean of each group, a line each."""
+    """Returns a line for each group that names the arm with the best mean."""
     best = max if study.sealed["larger_is_better"] else min
     sentences = []
     for key, groups in sweeps_of(study, verdicts).items():

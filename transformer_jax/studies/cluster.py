@@ -1,4 +1,4 @@
-"""Jobs with cells, on a Slurm cluster or in processes of this machine, through submitit."""
+"""Jobs that train cells, on a Slurm cluster or as processes on this machine, through submitit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ KINDS = ("slurm", "local")
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Target of the jobs: Slurm or local processes, with parameters of submitit's executor.
+    """Destination of jobs, Slurm or local processes, with parameters for submitit's executor.
 
-    A job has at most `cells_per_job` cells, of one arm if possible.
+    A job trains at most `cells_per_job` cells, of one arm if possible.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Cluster:
 def parse_cluster(
     kind: str | None, cells_per_job: int | None, parameters: Sequence[str]
 ) -> Cluster | None:
-    """Parses `--executor`, `--cells_per_job` and each `--job KEY=VALUE`; None without a cluster.
+    """Parses `--executor`, `--cells_per_job` and each `--job=KEY=VALUE`; None without a cluster.
 
     Raises:
       InvalidInput: An option is not valid, or is given without `--executor`.

@@ -1,4 +1,4 @@
-"""Comparison of any runs: differing options, results, and the claim that they support.
+"""Comparison of any runs: the options that differ, the results, and the claim these support.
 
 Runs whose configs differ only in the seed are one arm; verdicts need a study with a margin.
 """
@@ -27,19 +27,19 @@ _RESULTS = ("status", "step", "parameters")
 
 
 class Comparison:
-    """Some runs, by name, and one metric, a key of metrics.jsonl.
+    """Comparison of named runs by one metric, a key of metrics.jsonl.
 
     Attributes:
-      columns: Name -> config values and results.
-      arms: Name -> the runs of one config, by seed.
-      metric_facts: Stored facts about metrics, see measuring.facts_of_metrics.
+      columns: Name of a run -> its config values and results.
+      arms: Name of an arm -> names of its runs, by seed.
+      metric_facts: Stored facts about metrics; see measuring.facts_of_metrics.
     """
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
         """Reads the runs.
 
         Raises:
-          InvalidInput: A directory contains no run, or a run has no such metric.
+          InvalidInput: A directory contains no run, or a run lacks the metric.
         """
         self.runs, self.metric = dict(runs), metric
         self._facts = {name: RunFacts.of(run) for name, run in runs.items()}
@@ -66,7 +66,7 @@ class Comparison:
         return {**facts.config, **dict(zip(_RESULTS, results, strict=True)), **scores}
 
     def _arms(self) -> dict[str, dict[int, str]]:
-        """Groups runs by config without seed and cadence, named by their differences."""
+        """Groups runs by config, ignoring the seed and CADENCE; groups are named by differences."""
         groups: dict[tuple, dict[int, str]] = {}
         for name, (_, config, _) in self._facts.items():
             options = tuple(
@@ -80,7 +80,7 @@ class Comparison:
         values: dict[str, set[str]] = {}
         for key, value in itertools.chain.from_iterable(groups):
             values.setdefault(key, set()).add(value)
-        # An option that only some runs read does not describe the others: their variant differs.
+        # An option that only some runs read does not describe the others; a choice also differs.
         return {
             ", ".join(
                 f"{key.rsplit('.', 1)[-1]}={dict(options)[key]}"
@@ -90,10 +90,10 @@ class Comparison:
             for options, by_seed in groups.items()
         }
 
-    # ---- what is said
+    # ---- texts
 
     def rows(self) -> list[list[str]]:
-        """Returns options that differ between the runs, and all results."""
+        """Returns table rows with the options that differ between the runs, and all results."""
         rows = []
         for key in dict.fromkeys(itertools.chain.from_iterable(self.columns.values())):
             values = [facts.get(key, "-") for facts in self.columns.values()]
@@ -102,7 +102,7 @@ class Comparison:
         return rows
 
     def warnings(self) -> list[str]:
-        """Returns reasons why a difference between the runs means less than it seems."""
+        """Returns reasons why a difference between the runs means less than it seems to."""
         manifests, configs, _ = zip(*self._facts.values(), strict=True)
         warnings = []
         unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
@@ -120,11 +120,11 @@ class Comparison:
         return warnings + among(list(self._facts.values()), computed_otherwise)
 
     def scored_otherwise(self) -> list[str]:
-        """Returns differences in scoring; if there are any, nothing is claimed."""
+        """Returns differences in scoring; if there are any, no claim is made."""
         return among(list(self._facts.values()), scored_otherwise, self.metric.rpartition("/")[2])
 
     def verdict(self) -> str:
-        """Returns the claim that so few runs can support: nothing about a cause."""
+        """Returns the claim that the runs can support, which is never about a cause."""
         fewest = min(len(seeds) for seeds in self.arms.values())
         if len(self.arms) == 1 and fewest == 1:
             return "the same config and the same seed: one run and its copies"
@@ -144,7 +144,7 @@ class Comparison:
         )
 
     def paired(self) -> list[dict[str, Any]]:
-        """Returns differences of the metric from the first arm's, over common seeds."""
+        """Returns paired differences in the metric from the first arm, over common seeds."""
         (_, base), *others = self.arms.items()
         sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
         intervals = []
@@ -164,7 +164,7 @@ class Comparison:
     # ---- the page
 
     def page(self) -> str:
-        """Returns all of it as one static page."""
+        """Returns the comparison as one static HTML page."""
         page = Page(f"{len(self.runs)} runs compared by {self.metric}")
         page.paragraph(self.verdict())
         page.bullets(f"warning: {text}" for text in self.warnings())

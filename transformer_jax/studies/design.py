@@ -1,4 +1,4 @@
-"""The question of a study: the baseline, its arms, and how the answer will be judged.
+"""The question of a study: the baseline, the arms, and how the answer will be judged.
 
 A study is read from a config file that defines get_config() (the baseline), get_arms() (name ->
 changed options) and get_study(), or made from `--arm`. Nothing here imports jax.
@@ -25,8 +25,8 @@ from transformer_jax.resolve import option_for, stated, unknown_key
 
 _MOST_ARMS = 64
 _MOST_SEEDS = 10_000
-_LARGEST_STEP = 3.5  # from a value of a tuning's grid to the next
-_UNEVEN = 1.35  # largest factor over the smallest: 1, 3, 10 is even enough
+_LARGEST_STEP = 3.5  # largest factor between neighbours in a tuning grid
+_UNEVEN = 1.35  # largest ratio of a grid's factors: 1, 3, 10 is even enough
 _SECTIONS = sorted({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
 
 # ---------------------------------------------------------------- simple methods
@@ -36,18 +36,18 @@ _OF_LABELS = {
     "linear model": "a linear model",
     "nearest neighbour": "the nearest neighbour",
 }
-# Methods of data/baselines -> their names in a sentence.
+# Method of data/baselines -> its name in a sentence.
 METHODS = {f"{n}-gram": f"a {n}-gram model" for n in range(1, 7)} | _OF_LABELS
-FLOORS = ("1-gram", "majority")  # read nothing of an example
+FLOORS = ("1-gram", "majority")  # methods that read nothing of an example
 
 
 def gate_of(
     asked: Sequence[str] | None, usual: str | None, scores: Mapping[str, Any], split: str = "test"
 ) -> dict[str, Any] | None:
-    """Returns the gate: a simple method that a baseline has to beat, or None if none is known.
+    """Returns the gate: the simple method that the baseline has to beat, or None if none is known.
 
-    It is the method of `asked`, the sealed (method, reason), or else the task's usual one. `scores`
-    are method -> split -> metric -> score.
+    The method is that of `asked`, the sealed (method, reason), or else `usual`, the task's usual
+    one. `scores` are method -> split -> metric -> score.
 
     Raises:
       InvalidInput: The sealed method does not apply to the task.
@@ -68,15 +68,15 @@ def gate_of(
 
 # ---------------------------------------------------------------- a study file
 
-Range = tuple[float | None, float | None]  # None: no end on that side
+Range = tuple[float | None, float | None]  # None: open on that side
 Text = Annotated[str, Len(1)]
 
 
 class Tuning(BaseModel, extra="forbid", frozen=True):
     """The option that every arm tunes for itself.
 
-    Every arm tries all values of the grid, which ascend by about equal factors, with these seeds;
-    no verdict uses them.
+    Every arm tries all values of `grid`, which ascend by about equal factors, with each of
+    `seeds`; no verdict uses these seeds.
     """
 
     key: str
@@ -85,7 +85,7 @@ class Tuning(BaseModel, extra="forbid", frozen=True):
 
     @property
     def runs_of_an_arm(self) -> int:
-        """Number of trials of each arm."""
+        """Number of tuning runs for each arm."""
         return len(self.grid) * len(self.seeds)
 
 
@@ -97,14 +97,14 @@ class Match(BaseModel, extra="forbid"):
 
 
 class Gate(BaseModel, extra="forbid"):
-    """The simple method that the baseline has to beat, with the reason if it is unusual."""
+    """The simple method that the baseline has to beat, and the reason for choosing it."""
 
     by: str
     reason: Text
 
 
 class StudyFile(BaseModel, extra="forbid", frozen=True):
-    """The entries of get_study(), which are sealed, except `supersedes`.
+    """The entries of get_study(), which are all sealed except `supersedes`.
 
     Attributes:
       question: The question, in one sentence.
@@ -112,16 +112,16 @@ class StudyFile(BaseModel, extra="forbid", frozen=True):
       metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
       margin: Smallest difference that matters, in the metric's unit.
       margin_reason: Reason for the margin.
-      looks: Number of seeds of each planned look, ascending.
+      looks: Number of seeds at each planned look, ascending.
       base: Name of the baseline, the arm that all others are compared with; the first if "".
-      tuning: The option that each arm tunes, or None if all have the baseline's options.
-      match: Arms are made equal in a cost by solving for an option.
-      primary: Arms that the question is about, () for all. Others get intervals but no words.
+      tuning: The option that each arm tunes, or None if nothing is tuned.
+      match: The cost in which arms are made equal and the option solved for, or None.
+      primary: Arms that the question is about; () for all. Others get intervals but no words.
       target: Score at which a run has solved its task. Arms are then compared by the number of
-        runs that reach it, and the updates until then.
+        runs that reach it and by the number of updates they need.
       gate: The simple method that the baseline has to beat before any verdict, or None for the
-        usual one of the task, see data/baselines.
-      expected: Arm -> lowest and highest predicted effect, + is better.
+        task's usual one; see data/baselines.
+      expected: Arm -> lowest and highest predicted effect; positive is better.
       supersedes: Reason for asking the same question again.
     """
 
@@ -163,14 +163,14 @@ def _read(content: Any, where: str) -> StudyFile:
 
 
 class Design(StudyFile, arbitrary_types_allowed=True):
-    """A study before any run: what its file states, its arms, and its baseline's config.
+    """A study before any run: the entries of its file, its arms, and the baseline's config.
 
     Attributes:
-      arms: Name -> changed options (full key -> value), the baseline included; sealed.
-      config: The config that arms change, with the changes of the command line; sealed.
-      exploratory: Whether it was made on the command line.
+      arms: Name -> changed options (full key -> value), including the baseline; sealed.
+      config: The config that arms change, including changes on the command line; sealed.
+      exploratory: True if the study was made on the command line.
       path: Path of the config file.
-      overrides: Changes of the command line, full key -> text.
+      overrides: Changes on the command line, full key -> text.
     """
 
     arms: dict[str, dict[str, Any]]
@@ -181,16 +181,16 @@ class Design(StudyFile, arbitrary_types_allowed=True):
 
     @property
     def larger_is_better(self) -> bool:
-        """Direction of the metric."""
+        """True if larger values of the metric are better."""
         return metric_facts(self.metric).larger_is_better
 
     @property
     def others(self) -> list[str]:
-        """The arms that are compared with the baseline."""
+        """Names of the arms that are compared with the baseline."""
         return [name for name in self.arms if name != self.base]
 
     def config_of(self, arm: str, changes: Mapping[str, Any] | None = None) -> ConfigDict:
-        """Returns the checked config of an arm with seed 0, and with further changes.
+        """Returns the checked config of an arm, with seed 0 and any further changes.
 
         Raises:
           InvalidInput: One of its values is not allowed.
@@ -201,10 +201,10 @@ class Design(StudyFile, arbitrary_types_allowed=True):
             raise InvalidInput(f"arm {arm!r}: {error}") from error
 
     def check_arms(self) -> "Design":
-        """Returns the design if every arm, with every value of the tuning, can be made.
+        """Returns the design itself after checking every arm with every value of the tuning.
 
         Raises:
-          InvalidInput: A value of an arm is not allowed, or it sets the tuned option.
+          InvalidInput: A value of an arm is not allowed, or an arm sets the tuned option.
         """
         key, grid = (self.tuning.key, self.tuning.grid) if self.tuning else ("", ())
         for name, changes in self.arms.items():
@@ -216,7 +216,7 @@ class Design(StudyFile, arbitrary_types_allowed=True):
         return self
 
     def sealed(self) -> dict[str, Any]:
-        """Returns the sealed fields as plain JSON; they may not change once a cell has run."""
+        """Returns the sealed fields as plain JSON; they must not change once a cell has run."""
         base = stated(flatten(self.config_of(self.base)))
         before = ("question", "prediction", "metric", "larger_is_better", "margin", "margin_reason")
         after = ("arms", "tuning", "match", "primary", "target", "gate", "expected")
@@ -247,13 +247,13 @@ def load_design(
 
     Args:
       file: Config file, or its path.
-      overrides: Changes of the baseline, full key -> text of the value.
-      arms: Texts of `--arm`, KEY=VALUE,VALUE[xKEY=VALUE,...].
-      margin: With arms: the smallest difference that matters; the metric's usual one if None.
+      overrides: Changes to the baseline, full key -> text of the value.
+      arms: Values of `--arm`, each KEY=VALUE,VALUE[xKEY=VALUE,...].
+      margin: With arms: the smallest difference that matters; the metric's default if None.
       gate: With arms: the simple method to beat; the task's usual one if None.
 
     Raises:
-      InvalidInput: The file has no arms and none were given, or any of it is not allowed.
+      InvalidInput: The file has no arms and none were given, or an entry or arm is not allowed.
     """
     file, overrides = ConfigFile(file) if isinstance(file, str) else file, overrides or {}
     config = file.config(overrides)
@@ -339,7 +339,7 @@ def _check_arms(path: str, arms: Any) -> None:
 
 
 def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
-    """Returns a tuning, with integers if its option takes them; `flat` are the base's options.
+    """Returns a tuning, with integers if its option takes them; `flat` has the base's options.
 
     Raises:
       InvalidInput: The option does not exist or does not take all values, or the grid is uneven.
@@ -364,10 +364,10 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
 
 
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
-    """Returns the direction of a metric, with or without the name of its split.
+    """Returns whether larger is better for a metric, named with or without its split.
 
     Smaller is better for times and norms, larger for speeds. `stored` has the facts that runs keep
-    about user-defined metrics, so that nothing is imported.
+    about user-defined metrics, so that no code of theirs is imported.
     """
     name = metric.rsplit("/", 1)[-1]
     if name in METRICS:
@@ -383,7 +383,7 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
 def _quick_study(
     config: ConfigDict, arms: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns the results that get_study() and get_arms() would have for `--arm`."""
+    """Returns the equivalents of get_study() and get_arms() for `--arm`."""
     flat = flatten(config)
     made: dict[str, dict[str, Any]] = {}
     for text in arms:
@@ -421,7 +421,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Parses `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
 
     Raises:
-      InvalidInput: It is none of these, empty, or has a seed twice.
+      InvalidInput: The text has none of these forms, no seed or too many, or a seed twice.
     """
     first, colon, last = text.partition(":")
     seeds: Sequence[int]
@@ -446,10 +446,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Returns the changed options of each arm, from `KEY=VALUE,VALUE` or products of these (x).
+    """Returns the changed options by arm, from `KEY=VALUE,VALUE` or products of these (x).
 
-    `flat` are the baseline's options. With `whole_keys`, arms are named by full keys instead of
-    their last parts.
+    `flat` has the baseline's options. With `whole_keys`, arms are named by full keys instead of
+    the last parts of keys.
     """
     axes = []
     for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):
@@ -461,7 +461,7 @@ def parse_arm(
         if option is None:
             raise InvalidInput(f"{flag}={text}: {unknown_key(key, flat)}")
         second = re.search(r"x\s*((?:config\.)?[a-z]+\.[\w.]*)=", values)
-        if second and names_section(second[1]):  # else a file in a value
+        if second and names_section(second[1]):  # otherwise a file name in a value
             raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
         where = f"{flag}={text}: {key}"
         axes.append([(key, value, _parsed(option, value, where)) for value in split_values(values)])
@@ -489,6 +489,6 @@ def _parsed(option: Any, text: str, where: str) -> Any:
 
 
 def names_section(key: str) -> bool:
-    """Returns whether a key begins with a section of a config, or nearly so."""
+    """Returns whether a key begins with a section of a config, or with a misspelt one."""
     first = key.removeprefix("config.").partition(".")[0]
     return first in _SECTIONS or bool(suggest(first, _SECTIONS))

@@ -16,14 +16,14 @@ from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.studies.charts import sweep_lines
 from transformer_jax.studies.study import Study
 
-_MOST_INSIDE = 6  # curves whose names do not cover them
+_MOST_INSIDE = 6  # most curves with a legend that does not cover them
 _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))]
 
 
 def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict[str, list]]:
     """Returns `step`, `mean`, `low` and `high` over seeds for each arm that has the metric.
 
-    `runs` has the directories of each arm, and `metric` is a key of metrics.jsonl.
+    `runs` has the run directories of each arm, and `metric` is a key of metrics.jsonl.
     """
     curves = {}
     for arm, paths in runs.items():
@@ -40,7 +40,7 @@ def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict
 
 
 def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Draws a study's figures next to study.json, and returns name -> SVG of each."""
+    """Draws a study's figures next to study.json, and returns their SVG by name."""
     drawn = {"forest": draw_forest(study.path, verdicts)}
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in study.arms}
     curves = curves_of(runs, f"eval/{study.metric}") or curves_of(runs, "eval/loss")
@@ -54,7 +54,7 @@ def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
-    """Draws the paired differences into a study's folder: forest.svg and forest.pdf.
+    """Draws the paired differences as forest.svg and forest.pdf in a folder; returns the SVG.
 
     `verdicts` has `arms` (name -> mean, interval, differences), `margin`, `metric` and `base`.
     """
@@ -70,7 +70,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
     for arm, height, colour in rows:
         rings: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": 3.5}
         axes.plot(arm["differences"], [height - 0.22] * len(arm["differences"]), "o", **rings)
-        if arm["mean"] is not None:  # with a target no mean is shown
+        if arm["mean"] is not None:  # with a target, no mean is shown
             axes.plot(arm["mean"], height, "o", color=colour, ms=6)
         if None not in arm["interval"]:
             axes.plot(arm["interval"], [height, height], color=colour, linewidth=2)
@@ -81,7 +81,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
     low, high = axes.get_xlim()
     low, high = max(low, -reach), min(high, reach)
     axes.set_xlim(low, high)
-    for arm, height, colour in rows:  # marks of intervals that extend beyond the picture
+    for arm, height, colour in rows:  # marks for intervals that extend beyond the figure
         for bound, edge, mark in zip(arm["interval"], (low, high), ("<", ">"), strict=True):
             if bound is not None and abs(bound) > abs(edge) and bound * edge > 0:
                 axes.plot(edge, height, mark, color=colour, ms=7, clip_on=False)
@@ -93,7 +93,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
 def curves_figure(
     curves: Mapping[str, Mapping[str, Sequence]], label: str, floor: float | None = None
 ) -> Figure:
-    """Returns a figure of the curves from curves_of, with the best possible loss `floor`."""
+    """Returns a figure of the curves from curves_of, with a line at the best loss, `floor`."""
     figure, axes = _axes(4)
     for index, (arm, band) in enumerate(curves.items()):
         _plot_band(axes, band["step"], band, index, arm)
@@ -111,7 +111,7 @@ def curves_figure(
 def draw_lines(
     folder: Path, name: str, lines: Sequence[Mapping[str, Any]], key: str, metric: str
 ) -> bytes:
-    """Draws lines of sweep_lines over an option: means, and the range over seeds."""
+    """Draws lines from sweep_lines (means and ranges over seeds); returns the SVG."""
     figure, axes = _axes(4)
     for index, line in enumerate(lines):
         _plot_band(axes, line["x"], line, index, line["name"], marker="o")
@@ -137,7 +137,7 @@ def _axes(height: float) -> tuple[Figure, Axes]:
 def _plot_band(
     axes: Axes, x: Sequence, band: Mapping[str, Any], index: int, label: str, marker: str = ""
 ) -> None:
-    """Plots a mean, and the range between `low` and `high` in its colour."""
+    """Plots a mean, and the range from `low` to `high` in the same colour."""
     style = _DASHES[index % len(_DASHES)]
     (line,) = axes.plot(x, band["mean"], linestyle=style, marker=marker, label=label)
     colour = line.get_color()

@@ -1,7 +1,7 @@
-"""Cells as jobs of a cluster: submission, and the program of a job.
+"""Training of cells as jobs on a cluster: submission, and the function that a job runs.
 
-Cells are run directories with locks, so the next launch completes what a job lost, and two jobs
-never train one cell.
+Cells are run directories with locks, so the next launch completes the cells that a job lost, and
+two jobs never train the same cell.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from transformer_jax.studies.cluster import Cluster
 from transformer_jax.studies.design import Design
 from transformer_jax.studies.workers import Workers
 
-_POLL = 2.0  # seconds between looks at the cells
+_POLL = 2.0  # seconds between checks of the cells
 
 
 def run_as_jobs(
@@ -37,7 +37,8 @@ def run_as_jobs(
 ) -> None:
     """Trains the waiting cells as jobs, whose logs go to `jobs` in workdir.
 
-    Each job gets cells of one arm if possible, to compile once. `workers` receives the lost cells.
+    Each job gets cells of one arm if possible, so that it compiles once. Cells without an outcome
+    are added to `workers.lost`.
 
     Raises:
       Stop: A job could not be submitted.
@@ -87,9 +88,9 @@ def run_as_jobs(
 
 @contextlib.contextmanager
 def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
-    """Makes local jobs started inside ignore Ctrl-C until their own StopSignal handles it.
+    """Makes local jobs started inside the context ignore Ctrl-C until their StopSignal handles it.
 
-    They belong to the terminal's group too, and submitit's controller would kill them.
+    They belong to the terminal's process group too, and submitit's controller would kill them.
     """
     before = None
     with contextlib.suppress(ValueError):  # only the main thread may set handlers
@@ -102,7 +103,7 @@ def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
 
 
 def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
-    """Cancels waiting jobs; running jobs save their state."""
+    """Cancels waiting jobs, and makes running jobs save their state and end."""
     for job in submitted:
         if cluster.kind == "slurm":
             job.cancel()
@@ -119,12 +120,12 @@ def train_cells(
 ) -> list[str]:
     """Trains cells in a job, for a study that another process has sealed; returns their states.
 
-    `cwd` is the directory where the study was started, `root` holds `cells`, and `batch` has (arm
-    or trial of its tuning, its changes, folder of its cells, seed) of each cell.
+    `cwd` is the directory where the study was started, and `root` holds `cells`. `batch` has a
+    tuple for each cell: arm or trial of its tuning, its changes, folder of its cells, seed.
 
     Raises:
       SystemExit: A signal was received under Slurm; the cells were saved.
-      Stop: The arm would have another hash here: code, jax or device differ.
+      Stop: An arm has a different hash here, since code, jax or device differ.
     """
     os.chdir(cwd)
     with StopSignal() as stop:
@@ -144,6 +145,6 @@ def train_cells(
         cells = [arms[name].cell(Path(root), seed) for name, _, _, seed in batch]
         Workers(estimate, Progress(), stop).run(arms, cells, len(cells))
         if stop.signal is not None and "SLURM_JOB_ID" in os.environ:
-            # No result is left, since a requeued job has not ended; sacct shows its state.
+            # No result is returned, since a requeued job has not ended; sacct shows its state.
             raise SystemExit(128 + stop.signal)
         return [cell.state() for cell in cells]

@@ -1,6 +1,6 @@
-"""Verdicts from a study's cells, and the reasons to refuse one.
+"""Verdicts on the arms of a study, and reasons to refuse one.
 
-Words such as better or worse are read off an interval, see statistics.read_off; this module can
+Words such as better or worse are read off an interval (see statistics.read_off); this module can
 only withhold a word.
 """
 
@@ -39,15 +39,15 @@ from transformer_jax.studies.study import Register, Study, now
 # ---------------------------------------------------------------- comparable runs
 
 _COUNTS = ("targets", "examples", "bytes", "sentences")
-_BYTES_APART = 1e-3  # fraction: parts of a text end with a token, which depends on the vocabulary
+_BYTES_APART = 1e-3  # tolerated fraction: splits end with a token, which depends on the vocabulary
 _WINDOWS = {"data.length", "evaluation.stride", "data.separate_documents"}
 
 
 class RunFacts(NamedTuple):
-    """Facts of a run that comparisons need.
+    """Facts about a run that comparisons need.
 
     Attributes:
-      manifest: manifest.json of the run.
+      manifest: Content of the run's manifest.json.
       config: The flat config.
       evaluation: Final scores of each split with their settings; {} before the end.
     """
@@ -58,22 +58,22 @@ class RunFacts(NamedTuple):
 
     @classmethod
     def of(cls, directory: RunDirectory) -> "RunFacts":
-        """Reads a run."""
+        """Reads the facts about a run."""
         return cls(directory.manifest(), flatten(directory.config()), directory.evaluation())
 
 
 def scored_otherwise(
     one: RunFacts, other: RunFacts, metric: str, changed: Collection[str] = ()
 ) -> list[str]:
-    """Returns why a difference of two runs' scores would be meaningless.
+    """Returns reasons why a difference between two runs' scores would be meaningless.
 
-    `metric` has no split; `changed` are the options in which the runs differ on purpose.
+    `metric` is named without its split; `changed` has the options that differ on purpose.
     """
     by_byte = metric == "bits_per_byte"
     data, other_data = (run.manifest["data"] for run in (one, other))
     protocols = [run.evaluation.get("test", {}).get("protocol", {}) for run in (one, other)]
     has_same_tokens = data.get("tokenizer_sha256") == other_data.get("tokenizer_sha256")
-    if not all(protocols):  # not finished: the targets that will be scored
+    if not all(protocols):  # not finished: compare the targets that will be scored
         has_other_targets = has_same_tokens and data["counts"] != other_data["counts"]
     elif by_byte:
         tolerance = 0.0 if has_same_tokens else _BYTES_APART
@@ -105,10 +105,10 @@ def _window(config: dict[str, Any]) -> str:
 def computed_otherwise(
     one: RunFacts, other: RunFacts, changed: Collection[str] = (), cells: bool = False
 ) -> list[str]:
-    """Returns the differences of code, packages and devices between two runs.
+    """Returns the differences between two runs in code, packages and devices.
 
-    `changed` are the options in which the runs differ on purpose. Cells of one study were found by
-    their hash, so only the packages that it covers count.
+    `changed` has the options in which the runs differ on purpose. With `cells`, both are cells of
+    one study, found by their hash, so only packages that the hash covers count.
     """
     revision = "code" if "code" in one.manifest and "code" in other.manifest else "git"
     compared = []
@@ -142,16 +142,16 @@ def among(
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 
 
-# ---------------------------------------------------------------- reasons to tell nothing
+# ---------------------------------------------------------------- reasons to withhold a word
 
-_ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words for what was trained
+_ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words that make a claim about models
 
 
 def passed(values: Sequence[float], score: float, larger_is_better: bool) -> bool:
-    """Returns whether the scores of n seeds are better than a fixed one, by a one-sided t test.
+    """Returns whether the scores of n seeds are better than `score`, by a one-sided t test.
 
     A baseline that is no better than the simple method passes in at most 5 % of looks. The score of
-    a single seed is taken as it is.
+    a single seed is compared without a test.
     """
     gains = (1 if larger_is_better else -1) * (np.asarray(values, float) - score)
     if len(gains) < 2:
@@ -161,9 +161,9 @@ def passed(values: Sequence[float], score: float, larger_is_better: bool) -> boo
 
 
 def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[str, Any]:
-    """Returns the gate of gate_of with the baseline's mean, whether it passed, and a sentence.
+    """Returns the gate from gate_of with the baseline's mean, whether it passed, and a sentence.
 
-    `values` are the scores of the baseline's seeds by the gate's metric.
+    `values` are the scores of the baseline's seeds in the gate's metric.
     """
     score, larger_is_better = gate["score"], gate["metric"] == "accuracy"
     holds = passed(values, score, larger_is_better)
@@ -187,9 +187,9 @@ def at_an_end(
     margin: float,
     larger_is_better: bool,
 ) -> str:
-    """Returns why a metric leaves no room between the scores of two arms' seeds, or "".
+    """Returns why base and arm both score too near one end of a metric to be compared, or "".
 
-    `best` and `floor` are those of best_and_guess.
+    `base` and `arm` are scores over seeds; `best` and `floor` are from best_and_guess.
     """
     if not len(base) or not len(arm):
         return ""
@@ -205,9 +205,9 @@ def at_an_end(
 def best_and_guess(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str
 ) -> tuple[float | None, float | None]:
-    """Returns the best possible score of a metric and that of a guess, None if unknown.
+    """Returns the best possible score in a metric and that of a guess, each None if unknown.
 
-    `scores` are those of data/baselines, method -> split -> metric -> score.
+    `scores` are those from data/baselines, method -> split -> metric -> score.
     """
     best = scores.get("known floor", {}).get("test", {}).get(metric)
     floors = [scores[name]["test"].get(metric) for name in FLOORS if name in scores]
@@ -231,8 +231,9 @@ def decide(
 ) -> dict[str, Any]:
     """Returns the verdict on an arm from scores alone.
 
-    Args: as in statistics.compare, from the sealed question. `computes_the_same` is whether both
-    give every test example the same loss, or None if unknown.
+    The arguments are as in statistics.compare; the rest is taken from the sealed question.
+    `computes_the_same` is True if base and arm give every test example the same loss, or None if
+    unknown.
     """
     (contrast,) = statistics.compare(
         base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
@@ -257,10 +258,10 @@ def decide(
 def level_of_arm(
     planned: Sequence[int], count: int, earlier: Sequence[int], looks_elsewhere: int
 ) -> float:
-    """Returns the level of a look at one arm, see level_of_look.
+    """Returns the level of a look at one arm; see level_of_look.
 
-    After looks of other studies at the same contrast no look counts as planned: each of them halves
-    the level, and so does each earlier look of this study.
+    After looks by other studies at the same contrast, no look counts as planned: each of theirs
+    halves the level, and so does each earlier look of this study.
     """
     if looks_elsewhere:
         return statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(looks_elsewhere + len(earlier))
@@ -269,11 +270,11 @@ def level_of_arm(
 
 # ---------------------------------------------------------------- a study
 
-_SHOWN = ("question", "prediction", "metric", "larger_is_better", "margin", "base")  # of the seal
+_SHOWN = ("question", "prediction", "metric", "larger_is_better", "margin", "base")  # from the seal
 
 
 def judge_study(study: Study) -> dict[str, Any]:
-    """Compares every arm with the base, records the look, and writes and returns verdicts.json."""
+    """Compares every arm with the base, records the look, and writes and returns the verdicts."""
     sealed, base, register = study.sealed, study.base, Register(study.root)
     names = [name for name in study.arms if name != base]
     outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in study.arms}
@@ -294,7 +295,7 @@ def judge_study(study: Study) -> dict[str, Any]:
     if (gate := study.record["baselines"]["gate"]) is not None:
         scores = [study.cell(base, seed).means().get(gate["metric"]) for seed in study.seeds]
         learned = whether_learned(gate, [score for score in scores if score is not None])
-    # Primary arms share the level, or all that were ever asked.
+    # The level is shared by the primary arms or, if none are named, by all arms there ever were.
     family = len(sealed["primary"]) or max(len(sealed["arms"]) - 1, len(names))
     arms: dict[str, dict[str, Any]] = {}
     for name in names:
@@ -343,7 +344,7 @@ def judge_study(study: Study) -> dict[str, Any]:
     if shown and any(values.values()):
         words = {name: arm["words"] for name, arm in arms.items()}
         known = {name: contrasts[name] for name in shown if name in contrasts}
-        # An arm that is not primary was chosen from all arms.
+        # An arm that is not primary counts as chosen from all arms.
         sizes = {
             contrast: family if name in (sealed["primary"] or [name]) else len(names)
             for name, contrast in known.items()
@@ -368,7 +369,7 @@ def _summary(outcomes: Mapping[int, Outcome], values: Sequence[float]) -> dict[s
 
 
 def _refusals(study: Study, arm: str) -> list[str]:
-    """Returns why an arm gets no verdict; empty if it may get one."""
+    """Returns the reasons why an arm gets no verdict; empty if it can get one."""
     refusals = [f"{key} changed after the first cell" for key in study.record["refused"]]
     names = (arm, study.base)
     for name in names:
@@ -394,7 +395,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
     asked = flatten(study.sealed["base_config"])["evaluation.every"]
     needs_curve = study.sealed["target"] is not None
     needs_curve |= "curve" in arguments_of_metric(study.metric)
-    # Within pairs, and between the seeds of the base.
+    # Compared within pairs, and between the seeds of the base.
     for pair in [*pairs, *((base_run, pairs[0][1]) for _, base_run in pairs[1:])]:
         refusals += scored_otherwise(*pair, study.metric, changed)
         refusals += computed_otherwise(*pair, changed, cells=True)
@@ -410,11 +411,11 @@ def _refusals(study: Study, arm: str) -> list[str]:
 
 # ---------------------------------------------------------------- scores of each sequence
 
-_PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
+_PARTS = 8  # of a text with fewer documents; few and long, so nearly independent
 
 
 def _computes_the_same(study: Study, arm: str) -> bool | None:
-    """Returns whether an arm gives every test example the base's loss, in every seed."""
+    """Returns whether an arm gives every test example the base's loss; None if unknown."""
     for seed in study.seeds:
         columns, base_columns = (_columns_of(study.cell(n, seed)) for n in (arm, study.base))
         if not columns or not base_columns:
@@ -425,7 +426,7 @@ def _computes_the_same(study: Study, arm: str) -> bool | None:
 
 
 def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[str, Any] | None:
-    """Tests whether the difference holds for new text too, with seeds and clusters crossed."""
+    """Returns the interval of the difference for new text (seeds and clusters crossed), or None."""
     if study.metric not in ("loss", "bits_per_byte", "accuracy") or len(seeds) < 3:
         return None
     rows = []
@@ -445,14 +446,14 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
 
 
 def _shares_of(columns: Mapping[str, np.ndarray], metric: str) -> np.ndarray:
-    """Returns the score of each test sequence, [q], scaled so that their mean is the metric."""
+    """Returns the scores of the test sequences, [q], scaled so that their mean is the metric."""
     if metric == "bits_per_byte":
         return columns["loss"] / math.log(2) / columns["bytes"].mean()
     return columns["correct" if metric == "accuracy" else "loss"] / columns["weight"].mean()
 
 
 def _clusters_of(cell: Cell) -> np.ndarray:
-    """Returns the cluster of each test sequence, [q]: its document, or part of a long text.
+    """Returns the cluster of each test sequence, [q]: its document, or its part of a long text.
 
     Windows of one text are neighbours with correlated losses; sentences and images are not.
     """
@@ -465,7 +466,7 @@ def _clusters_of(cell: Cell) -> np.ndarray:
 
 
 def _columns_of(cell: Cell) -> dict[str, np.ndarray]:
-    """Returns loss, weight, ... of each test sequence, [q]; {} if they cannot be read."""
+    """Returns loss, weight and so on for each test sequence, [q]; {} if they cannot be read."""
     try:
         with np.load(inside(cell.path, "sequences.npz")) as stored:
             names = [name for name in stored.files if name.startswith("test/")]

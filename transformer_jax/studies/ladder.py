@@ -1,6 +1,6 @@
-"""The same question at several scales: a study per value of one option of the baseline.
+"""The same question at several scales: one study for each value of a baseline option.
 
-ladder.json, ladder.md and a figure show their verdicts together.
+ladder.json, ladder.md and a figure show the verdicts of all studies together.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ FILE = "ladder.json"
 
 
 class Ladder(NamedTuple):
-    """The option `key`, and a design for each of its values, ascending."""
+    """A baseline option, `key`, and a design for each of its values, ascending."""
 
     key: str
     rungs: dict[float, Design]
@@ -37,12 +37,12 @@ def ladder_of(text: str, design: Design) -> Ladder:
     """Parses `--ladder`, KEY=VALUE,VALUE: two or more numbers, ascending, for the baseline.
 
     Raises:
-      InvalidInput: It is something else, or an arm sets the option.
+      InvalidInput: The text has a different form, or an arm sets the option.
     """
     points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
     keys = {key for point in points.values() for key in point}
     values = [value for point in points.values() for value in point.values()]
-    count = len(split_values(text.partition("=")[2]))  # a value that stands twice is one point
+    count = len(split_values(text.partition("=")[2]))  # a repeated value makes only one point
     if len(keys) != 1 or not all(map(is_number, values)):
         raise InvalidInput(f"--ladder={text}: expected one KEY=NUMBER,NUMBER,...")
     if not len(values) == count >= 2 or sorted(values) != values:
@@ -65,10 +65,10 @@ def ladder_of(text: str, design: Design) -> Ladder:
 
 
 def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
-    """Records a ladder's question before its first cell; without `write`, only checks.
+    """Records a ladder's question before its first cell; without `write`, only checks it.
 
     Raises:
-      InvalidInput: A different ladder was begun there.
+      InvalidInput: `workdir` already holds a different ladder.
     """
     now: dict[str, Any] = {"key": ladder.key, "values": list(ladder.rungs)}
     file = inside(workdir, FILE)
@@ -119,7 +119,7 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
     )
     write_json(workdir, FILE, judged)
     replace(workdir, "ladder.md", ladder_text(judged))
-    for key in judged["optima"]:  # one at most: the option that all arms set
+    for key in judged["optima"]:  # at most one: the option that all arms set
         lines = [
             {**line, "name": rung_name(ladder.key, value)}
             for value, study, shown in zip(ladder.rungs, studies, verdicts, strict=True)
@@ -133,9 +133,9 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
 
 
 def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the best value at each rung of each option that all arms set, and its trend.
+    """Returns, by option that all arms set, its best value at each rung and how far it moved.
 
-    The factor is from the first to the last rung with a best value.
+    The factor is from the first rung with a best value to the last.
     """
     optima: dict[str, dict[str, Any]] = {}
     for key, groups in sweeps_of(studies[0], verdicts[0]).items():
@@ -152,7 +152,7 @@ def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> 
 
 
 def ladder_text(ladder: Mapping[str, Any]) -> str:
-    """Returns the ladder as Markdown: best values of a swept option, and a row per arm and rung."""
+    """Returns the ladder as Markdown: best values of swept options, a row for each arm and rung."""
     values = ladder["values"]
     rows = [
         [arm, f"{value:g}", signed(v["mean"]), spell_interval(v["interval"]), v["words"]]
@@ -200,7 +200,7 @@ def run_ladder(
     root: str | Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs and judges every rung, and compares them; arguments as in running.run.
+    """Runs and judges every rung, and compares them; the arguments are as in running.run.
 
     Returns:
       The content of ladder.json; {} for a dry run.

@@ -1,4 +1,4 @@
-"""Outcomes of a run, and the words for an arm compared with the base."""
+"""The outcome of a run, and the words for an arm compared with the base."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ class Outcome(NamedTuple):
 
     Attributes:
       value: Value of the primary metric, or None.
-      diverged: Whether it is not finite, or worse than an untrained model in training and test.
-        Such an outcome is never dropped.
-      first: Update at which the validation score first reached the target, or None if it never did
+      diverged: True if the run was not finite, or ended worse than an untrained model in training
+        and test. Such an outcome is never dropped.
+      first: Update at which the validation score first reached the target; None if it never did
         or there is no target.
       last: Last update of the run.
     """
@@ -26,5 +26,5 @@ class Outcome(NamedTuple):
 BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
 UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
 NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
-CANNOT_TELL = "cannot tell"  # of models that had not learned, or could learn no more
-UNTUNED = ", at the base's hyper-parameters"  # what words end in where only the base is tuned
+CANNOT_TELL = "cannot tell"  # models have not learned, or can learn no more
+UNTUNED = ", at the base's hyper-parameters"  # appended if only the base is tuned

@@ -1,6 +1,6 @@
-"""A base and one change of it, trained with the same seeds, for the referee.
+"""A base and one change to it, trained with the same seeds, for the referee.
 
-Scores are those of the validation split, so that nobody selects on the test split.
+Scores are those of the validation split, so that nothing is selected on the test split.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,12 +19,12 @@ from transformer_jax.studies.tables import unmatched
 from transformer_jax.studies.workers import Workers
 
 _BASE, _CHANGE = "base", "change"
-# Failures that do not depend on the change: a full disk, or one without permission.
+# Failures that do not depend on the change, such as a full disk or a missing permission.
 _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREADABLE)
 
 
 class TrainedPairs:
-    """Base and change, trained with the same seeds; `cost` compares them in words."""
+    """Base and change, trained with the same seeds; `cost` has their cost differences in words."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class TrainedPairs:
         stop: StopSignal,
         allow: Collection[str],
     ) -> None:
-        """Prepares base and change; `allow` are the modules of the base that may be imported.
+        """Prepares base and change; `allow` has the modules that the base is allowed to import.
 
         Raises:
-          InvalidInput: The change does nothing, is scored on other data, or the base names code
-            that is not allowed.
+          InvalidInput: The change has no effect or is scored on different data, or the base names
+            code that is not allowed.
         """
         self._where, self._told = journal.path, spelled(this.change)
         self._progress, self._stop = progress, stop
@@ -72,7 +72,7 @@ class TrainedPairs:
         self.cost: Sequence[str] = [*unmatched(costs, _BASE).values()]
 
     def missing(self, seeds: Sequence[int]) -> int:
-        """Returns how many pairs are missing."""
+        """Returns the number of pairs that are not complete."""
         pairs = map(self._pair, seeds)
         return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
 
@@ -83,11 +83,11 @@ class TrainedPairs:
           CannotTrain: A run with the change failed.
           Stop: Results could not be written to disk; the change is not to blame.
           Interrupted: The process received a signal; cells in progress were saved.
-          InvalidInput: Base and change are scored differently, or the base has not learned or does
-            not train.
+          InvalidInput: Base and change are scored differently, or the base has not learned or
+            cannot be trained.
         """
         pairs = [self._pair(seed) for seed in seeds]
-        if 0 in seeds:  # the screening: a base that has not learned is not worth the rest
+        if 0 in seeds:  # the screening: nothing else is trained on a base that has not learned
             self._run([base for base, _ in pairs])
             if self._gate is not None:
                 metric = self._gate["metric"]
@@ -121,7 +121,7 @@ class TrainedPairs:
                 raise CannotTrain(message)
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
-        """Returns change minus base of finished pairs; positive is better."""
+        """Returns the differences, change minus base, of finished pairs; positive is better."""
         sign, metric = 1.0 if self._design.larger_is_better else -1.0, self._design.metric
         return [
             sign * (change.means("validation")[metric] - base.means("validation")[metric])

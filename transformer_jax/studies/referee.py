@@ -1,8 +1,8 @@
-"""One change after another of a growing base: screened, confirmed on fresh seeds, kept or dropped.
+"""Changes to a growing base, one by one: screened, confirmed on fresh seeds, kept or dropped.
 
-The screening has the same few seeds for all changes. A good change is then trained with the base on
-fresh seeds, until the e-value suffices (kept), the evidence turns or the seeds are used up
-(dropped), or the time is used up (undecided; it can be continued).
+The screening uses the same few seeds for all changes. A promising change is then trained with the
+base on fresh seeds until the e-value suffices (kept), the evidence turns against it or the seeds
+are used up (dropped), or the time is used up (undecided; the try can be continued).
 """
 
 import contextlib
@@ -28,19 +28,19 @@ from transformer_jax.studies.study import now
 
 # ---------------------------------------------------------------- evidence
 
-FDR = 0.05  # share of kept changes that may be expected to be false
-PRIOR = 2.0  # variance of the effect, in deviations of a difference, under the prior
-SCREENING = 3  # seeds that show if a change is worth confirming
-FEWEST, MOST = 4, 16  # seeds of a confirmation
+FDR = 0.05  # largest expected share of false changes among the kept
+PRIOR = 2.0  # prior variance of the effect, in squared deviations of a difference
+SCREENING = 3  # seeds that show whether a change is worth confirming
+FEWEST, MOST = 4, 16  # numbers of seeds of a confirmation
 _FALL = 1.3
-_ROUNDING = 1e-9  # of a difference
+_ROUNDING = 1e-9  # relative error of a difference
 _FUTILE = 0.2  # e-value below which a confirmation ends
 
 
 def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
-    """Returns the evidence that the mean of independent normal differences is above 0, [...].
+    """Returns the e-value for a mean above 0 of independent normal differences, [...].
 
-    1 is no evidence, and the value without seeds or for differences that are equal up to rounding.
+    It is 1, no evidence, without seeds or if the differences are equal up to rounding.
     `differences` are [..., n] over n seeds; `prior` is the variance of the effect, in squared
     deviations of a difference.
     """
@@ -80,21 +80,21 @@ def anytime_interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def share_of(test: int) -> float:
-    """Returns gamma of the t-th confirmation, from 1 on; gamma sums to 1.
+    """Returns gamma, the share of the t-th confirmation, t >= 1; all shares sum to 1.
 
-    Decaying as t^-1.3 it still finds effects of 1.5 deviations after hundreds of confirmations,
-    where 1 / t^2 does not.
+    With a decay of t^-1.3, effects of 1.5 deviations are still found after hundreds of
+    confirmations; with 1 / t^2 they are not.
     """
     return test**-_FALL / float(special.zeta(_FALL))
 
 
 def needed(test: int, num_kept: int) -> float:
-    """Returns the e-value at which the t-th confirmed change is kept, after `num_kept` others."""
+    """Returns the e-value that keeps a change in the t-th confirmation, after `num_kept` others."""
     return 1 / (FDR * share_of(test) * (num_kept + 1))
 
 
 def looks_good(differences: Any) -> bool:
-    """Returns whether a screened change deserves fresh seeds: a mean one standard error above 0."""
+    """Returns whether a screened change gets fresh seeds: its mean is a standard error above 0."""
     if not len(differences):
         return False
     mean, error, _ = paired_t(differences)
@@ -102,32 +102,32 @@ def looks_good(differences: Any) -> bool:
 
 
 def is_futile(differences: Any) -> bool:
-    """Returns whether a confirmation may end early: the evidence turned against the change."""
+    """Returns whether a confirmation can end early: the evidence has turned against the change."""
     return len(differences) >= FEWEST and float(e_value(differences)) < _FUTILE
 
 
 # ---------------------------------------------------------------- journal
 
 KEPT, DROPPED, UNDECIDED = "kept", "dropped", "undecided"
-_FIRST_FRESH = 100  # seeds of confirmations; screening has the first ones
+_FIRST_FRESH = 100  # first seed of confirmations; the screening uses seeds from 0 on
 
 
 class Confirmation(NamedTuple):
-    """A test of a change: the e-value at which it is kept, and fresh seeds, to be used in order."""
+    """A test of a change: the e-value that keeps it, and fresh seeds, to be used in order."""
 
     needed: float
     seeds: range
 
 
 class Try(NamedTuple):
-    """A change on a base.
+    """An attempt to change a base.
 
     Attributes:
-      number: Number of the try, from 1 on.
+      number: Number of the try, starting at 1.
       change: Full key -> text of the value.
-      base: Changes of the base then, full key -> text.
+      base: Changes kept in the base at that time, full key -> text.
       confirmation: The confirmation, or None before there is one.
-      ended: The last result, or None.
+      ended: The last result, or None before there is one.
     """
 
     number: int
@@ -138,7 +138,7 @@ class Try(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Returns whether the change became part of the base."""
+        """True if the change became part of the base."""
         return self.ended is not None and self.ended["outcome"] == KEPT
 
 
@@ -166,19 +166,19 @@ class Journal:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """The settings fixed at the beginning, or None before it."""
+        """The event that `begin` wrote, with the settings, or None if there is none."""
         rows = [row for row in self._rows.rows() if row["event"] == "begun"]
         return rows[-1] if rows else None
 
     def may_begin(self) -> bool:
-        """Returns whether nothing was tried yet, so that all settings may change."""
+        """Returns whether nothing has been tried yet, so that settings can still change."""
         return all(row["event"] == "begun" for row in self._rows.rows())
 
     def config(self) -> ConfigDict:
-        """Returns the config that everything began with.
+        """Returns the config of the base as `begin` wrote it.
 
         Raises:
-          InvalidInput: It was edited.
+          InvalidInput: The file was edited or removed.
         """
         file = inside(self.path, "base.json")
         text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -204,7 +204,7 @@ class Journal:
         return list(tries.values())
 
     def base(self) -> dict[str, str]:
-        """Returns the kept changes: texts of values by full key."""
+        """Returns the kept changes as texts of values by full key."""
         base: dict[str, str] = {}
         for attempt in self.tries():
             if attempt.is_kept:
@@ -212,12 +212,12 @@ class Journal:
         return base
 
     def try_of(self, change: Mapping[str, str]) -> Try:
-        """Returns the try of a change on the current base, a new one if there is none; see `note`.
+        """Returns the try of a change on the current base, or a new one, which `note` can record.
 
-        A change that is part of the base is the try that added it.
+        For a change that is already part of the base, this is the try that added it.
 
         Raises:
-          InvalidInput: The change is empty, or no config can be made of it.
+          InvalidInput: The change is empty, has no effect, or does not give a valid config.
         """
         base, config = self.base(), self.config()
         before = changed(config, texts=base)
@@ -245,12 +245,12 @@ class Journal:
         return Try(len(self.tries()) + 1, dict(change), base)
 
     def note(self, this: Try) -> None:
-        """Records a try, if it is new."""
+        """Records a try if it is new."""
         if all(attempt.number != this.number for attempt in self.tries()):
             self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
 
     def confirm(self, number: int) -> Confirmation:
-        """Spends a confirmation on a try; returns its fresh seeds and the required e-value."""
+        """Records and returns a confirmation for a try: fresh seeds and the required e-value."""
         tries = self.tries()
         used = [attempt.confirmation.seeds.stop for attempt in tries if attempt.confirmation]
         num_kept = sum(attempt.is_kept for attempt in tries)
@@ -261,13 +261,13 @@ class Journal:
         return confirmation
 
     def level_left(self) -> float:
-        """Returns the share of the false discovery rate that later confirmations may spend."""
+        """Returns the share of the false discovery rate that is left for later confirmations."""
         tests = sum(attempt.confirmation is not None for attempt in self.tries())
         return 1 - sum(map(share_of, range(1, tests + 1)))
 
 
 def spelled(change: Mapping[str, str]) -> str:
-    """Returns a change as it was typed."""
+    """Returns a change as typed on the command line, KEY=VALUE,KEY=VALUE."""
     return ",".join(f"{key}={value}" for key, value in change.items())
 
 
@@ -277,11 +277,11 @@ _TIME_IS_UP = "the time is used up; the same change again goes on"
 
 
 class CannotTrain(Exception):
-    """A model with the change diverges, does not fit or fails."""
+    """Training with the change diverges, does not fit into memory, or fails."""
 
 
 class Referee:
-    """Tries changes in the folder of a journal that has begun."""
+    """Runs tries and decides them, in the folder of a journal that has begun."""
 
     def __init__(
         self,
@@ -293,18 +293,18 @@ class Referee:
         """Trains nothing yet; `pairs_of` returns pairs.TrainedPairs for a try."""
         self.journal, self._pairs_of = journal, pairs_of
         self._progress, self._clock = progress, clock
-        self._pair_seconds = 0.0  # of the last pairs that were trained
+        self._pair_seconds = 0.0  # per pair, for the last pairs that were trained
 
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
-        """Tries a change or continues its try; a decided one is only reported.
+        """Tries a change or continues its try; if it is decided, only reports the result.
 
-        `budget` is the number of seconds after which no further pair begins.
+        `budget` is the number of seconds after which no further pair is started.
 
         Returns:
-          The journal's entry of its end, with `known` if nothing was trained now.
+          The journal's entry for the end of the try, with `known` if it was decided before.
 
         Raises:
-          InvalidInput: The change is not valid or does nothing, or the base has not learned.
+          InvalidInput: The change is not valid or has no effect, or the base has not learned.
         """
         this, began = self.journal.try_of(change), self._clock()
         if this.ended is not None and this.ended["outcome"] != UNDECIDED:
@@ -347,7 +347,7 @@ class Referee:
         return facts
 
     def _train(self, pairs: Any, seeds: Sequence[int], ends: float) -> bool:
-        """Trains missing pairs and returns True, or False if time is up or pairs took too long."""
+        """Returns True after training missing pairs, or False if the time left is too short."""
         missing, now = pairs.missing(seeds), self._clock()
         if missing and (now >= ends or now + missing * self._pair_seconds > ends):
             return False
@@ -359,7 +359,7 @@ class Referee:
     def _confirm(
         self, confirmation: Confirmation, pairs: Any, fresh: list[float], ends: float
     ) -> tuple[str, str]:
-        """Appends differences to `fresh`; returns the result of the change, and why."""
+        """Fills `fresh` with the differences; returns the outcome of the try, and the reason."""
         for count in range(FEWEST, len(confirmation.seeds) + 1):
             seeds = confirmation.seeds[:count]
             if not self._train(pairs, seeds, ends):

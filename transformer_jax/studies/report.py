@@ -1,4 +1,4 @@
-"""A study as one page: report.html, and the same as report.md with its figures next to it."""
+"""The report of a study: report.html, and the same as report.md with figures next to it."""
 
 import base64
 import contextlib
@@ -55,7 +55,7 @@ class Page:
     """A page in Markdown that is written part by part; empty parts are left out."""
 
     def __init__(self, title: str) -> None:
-        """Begins with the title."""
+        """Begins the page with its title."""
         self._title, self._parts = title, [f"# {_plain(title)}"]
         self._pictures: dict[str, bytes] = {}
 
@@ -78,14 +78,14 @@ class Page:
         self._parts.append("\n".join(f"    {line}" for line in text.splitlines()))
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], heading: str = "") -> None:
-        """Adds a table, which may begin a section; columns of numbers are aligned right."""
+        """Adds a table, under `heading` if given; columns of numbers are right-aligned."""
         if heading:
             self.heading(heading)
         if listed := [list(row) for row in rows]:
             self._parts.append(as_markdown(heads, listed).rstrip())
 
     def figure(self, name: str, svg: bytes, caption: str) -> None:
-        """Adds a picture: the file `name` next to the page, or inside the HTML file."""
+        """Adds a figure: the file `name` next to report.md, and a part of report.html itself."""
         self._pictures[name] = svg
         self._parts += [f"![{_plain(caption)}]({name})", f"*{_plain(caption)}*"]
 
@@ -94,7 +94,7 @@ class Page:
         return "\n\n".join(self._parts) + "\n"
 
     def html(self) -> str:
-        """Returns the page as one file that uses no network and runs no script."""
+        """Returns the page as one HTML file that uses no network and runs no script."""
         from markdown_it import MarkdownIt
 
         body = MarkdownIt("commonmark", {"html": False}).enable("table").render(self.markdown())
@@ -111,14 +111,14 @@ class Page:
 
 
 def _plain(text: str) -> str:
-    """Escapes a text so that nothing in it is markup."""
+    """Returns a text on one line, escaped so that nothing in it is markup."""
     plain = re.sub(r"([\\`<*_\[\]&])", r"\\\1", " ".join(text.split()))
     return re.sub(r"^(\d*)([#+\->=~.)])", r"\1\\\2", plain)
 
 
-# ---------------------------------------------------------------- scores of other code
+# ---------------------------------------------------------------- scores from other code
 
-_SCORES = "scores"  # an event of the register: a look at scores of other code
+_SCORES = "scores"  # an event in the register: a look at scores from other code
 _WRITTEN = ("verdicts.json", "report.md", "report.html")
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
@@ -128,12 +128,12 @@ def judge_in(
 ) -> list[Result]:
     """Judges scores as `judge` does, as a further look if the folder has earlier ones.
 
-    The folder gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
+    Writes verdicts.json, report.md, report.html, the forest plot and register.jsonl to the folder.
 
-    Args: as in judge; `earlier_looks` are those that are in no register.
+    The arguments are as in `judge`; `earlier_looks` are those that the register does not have.
 
     Raises:
-      InvalidInput: The folder contains something else, or see judge.
+      InvalidInput: The folder contains something else, or `judge` raises it.
     """
     register = AppendedRows(folder, NAME)
     rows_before = register.rows()
@@ -153,7 +153,7 @@ def judge_in(
     base, primary = asked["base"], asked.get("primary")
     listed = {"primary": None if primary is None else sorted(primary)}
     now_asked = json.loads(json.dumps(asked | listed))
-    # The same scores asked in another way, e.g. with fewer primary arms, are a further look.
+    # The same scores with a different question, e.g. fewer primary arms, are a further look.
     looks = {
         json.dumps([row["outcomes"], row["asked"]], sort_keys=True): row
         for row in shown
@@ -199,7 +199,7 @@ def judge_in(
 def result_rows(
     results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
 ) -> tables.Rows:
-    """Returns one row per arm, see HEADS."""
+    """Returns one row per arm, with the columns HEADS."""
     rows = []
     for found in results:
         numbers = signed(found.estimate), spell_interval(found.interval), spell(found.p, 3)
@@ -209,7 +209,7 @@ def result_rows(
 
 # ---------------------------------------------------------------- report of a study
 
-_LISTED = 8  # arms, at the head of the page
+_LISTED = 8  # most arms named at the head of the page
 _CAPTIONS = {
     "forest": "Rings: seeds. Bars: simultaneous intervals. Shaded: within the margin.",
     "sweep": "Score over the option: mean and range over seeds.",
@@ -278,10 +278,10 @@ def write_report(study: Study) -> Path:
 
 
 def answers(verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns the answer for each arm in a sentence, with numbers."""
+    """Returns one sentence per arm with its answer and numbers; many arms are only counted."""
     base, sentences = verdicts["base"], []
     for name, arm in verdicts["arms"].items():
-        # With a target no mean is judged, and the words have the counts.
+        # With a target, no mean is judged, and the words state the counts.
         verdict = "" if arm.get("mean") is None else arm["verdict"]
         if verdict in (BETTER, WORSE):
             low, high = sorted(map(abs, arm["interval"]))

@@ -1,4 +1,4 @@
-"""A study from question to verdict: prepare, plan, seal, run missing cells, judge."""
+"""A study from question to verdict: prepared, planned, sealed, run and judged."""
 
 import contextlib
 import math
@@ -36,18 +36,18 @@ from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
 # ---------------------------------------------------------------- tuning
 
-# (trials, seeds) -> validation means of each seed: {} where it diverged, None without an outcome.
+# (trials, seeds) -> validation scores by trial and seed: {} if diverged, None without an outcome.
 RunTrials = Callable[[Mapping[str, Arm], Sequence[int]], dict[str, list[dict | None]]]
 
 
 def tune(
     design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
 ) -> dict[str, dict[str, Any]]:
-    """Runs the trials of all arms and returns the values that they chose.
+    """Runs the tuning trials of all arms and returns the results.
 
     Returns:
-      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` per grid value and seed
-      (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, or "".
+      A dict by arm: `key`, `grid` and `seeds`, the `chosen` value, `scores` by grid value and seed
+      (None: diverged), the number of `runs`, and `refused`: why the arm gets no verdict, or "".
     """
     assert design.tuning is not None
     key, grid, seeds = design.tuning.key, design.tuning.grid, design.tuning.seeds
@@ -61,7 +61,7 @@ def tune(
     tuned = {}
     for name, arm in arms.items():
         rows = [means[names[name, value]] for value in grid]
-        # A metric may have no value, such as the updates to a target that was never reached.
+        # A metric can lack a value, such as the updates to a target that was never reached.
         scores = [[(row or {}).get(design.metric) for row in of_value] for of_value in rows]
         losses = [
             sum(math.inf if s is None or not math.isfinite(s) else sign * s for s in of_value)
@@ -75,7 +75,7 @@ def tune(
         tried = grid[losses.index(min(losses))]
         chosen = tried
         for chosen in (float(f"{best or tried:.3g}"), round(best or tried), tried):
-            # It may have to be an integer, or a width for these heads; `tried` was trained.
+            # The option may need an integer, or a width that suits the heads; `tried` was trained.
             with contextlib.suppress(InvalidInput, ValueError):
                 builder.make(name, name, {**arm.matched, key: chosen})
                 break
@@ -112,13 +112,13 @@ def run(
       design: The question.
       workdir: Directory of the study.
       seeds: Seeds to run; those of earlier launches stay.
-      members: Number of members that a program trains at a time, or None for the earlier number,
+      members: Number of members that a program trains at a time, or None for the earlier number;
         see members_of.
       retry: Whether failed cells are tried again.
       dry_run: Whether to stop after the plan.
       root: Directory that holds `cells`, shared by all studies below it; workdir's parent if None.
-      cluster: Cluster for cells as jobs, or None for this process.
-      progress: Where progress is reported; standard output if None.
+      cluster: Cluster whose jobs train the cells, or None to train them in this process.
+      progress: Receiver of progress reports; standard output if None.
 
     Raises:
       InvalidInput: The design, an arm or the directory is not valid; nothing ran.
@@ -148,14 +148,14 @@ def planned(
 ) -> Generator["Launch"]:
     """Plans a study and shows the plan; locks its directory unless it is a dry run.
 
-    Args: as in run; `options` are members, root and cluster.
+    The arguments are as in `run`; `options` are members, root and cluster.
     """
     study = Study(workdir)
     if not study.record:
         allowed = ("cells", "jobs", "register.jsonl")
         refuse_foreign_files(study.path, "--workdir", "study", allowed)
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
-        if design.exploratory:  # a grid is looked at when its seeds are there
+        if design.exploratory:  # such a study is looked at once all its seeds have run
             looks = study.sealed["looks"] if study.record else (len(seeds),)
             design = design.model_copy(update={"looks": tuple(looks)})
         launch = Launch(study, design, seeds, progress, stop, **options)
@@ -164,7 +164,7 @@ def planned(
 
 
 class Launch:
-    """One launch of a study; its arms have the values that their tuning chose before."""
+    """One launch of a study; its arms have the values that earlier tuning chose for them."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Launch:
         root: str | Path | None = None,
         cluster: Cluster | None = None,
     ) -> None:
-        """Builds, times and checks the arms; see run for the arguments."""
+        """Builds, times and checks the arms; the arguments are as in `run`."""
         started = time.monotonic()
         self.study, self.design, self.cluster = study, design, cluster
         self.progress, self.stop = progress, stop
@@ -232,7 +232,7 @@ class Launch:
         return {**baselines, "gate": gate}
 
     def _take_tuned(self, members: int) -> None:
-        """Gives arms the values that their tuning chose, and finds the folders of their cells."""
+        """Gives arms the values chosen by tuning, and finds the folders of their cells."""
         tuning = self.design.tuning
         for name, stored in self.study.record.get("arms", {}).items():
             if name in self.arms and tuning and stored.get("tuning", {}).get("key") == tuning.key:
@@ -245,17 +245,17 @@ class Launch:
         arms = self.study.record.get("arms", {})
         base = self.arms[self.design.base].hash
         if arms.get(self.design.base, {}).get("hash") != base:
-            return {}  # they compare with a different base
+            return {}  # the stored ones compare with a different base
         return {arm["hash"]: arm["certificate"] for arm in arms.values()}
 
     def _cells(self) -> list[Cell]:
-        """Returns all arms of one seed before the next seed."""
+        """Returns all cells, those of one seed before those of the next."""
         return [arm.cell(self.root, seed) for seed in self.seeds for arm in self.arms.values()]
 
     # ---- the plan
 
     def seconds_to_come(self) -> dict[str, float]:
-        """Returns the seconds that the missing cells, and the tuning if there is one, take."""
+        """Returns the expected seconds for missing `cells` and, if there is one, the `tuning`."""
         seconds_of, tuning = self.estimate.seconds_of, self.design.tuning
         seconds = {"cells": sum(seconds_of(cell.arm) for cell in self.missing)}
         if tuning:
@@ -263,7 +263,7 @@ class Launch:
         return seconds
 
     def show_plan(self) -> None:
-        """Prints the plan, and whether each arm's change took effect."""
+        """Prints the plan, and the effect of each arm's change before training."""
         design, arms, say = self.design, self.arms, self.progress.say
         seconds = self.seconds_to_come()
         together = f"{self.estimate.members} at a time; " if self.estimate.members > 1 else ""
@@ -317,8 +317,8 @@ class Launch:
     # ---- running
 
     def run(self, retry: bool) -> None:
-        """Seals the study, runs missing cells, and judges."""
-        # Other studies may have run since the plan.
+        """Seals the study, runs the missing cells, and judges it."""
+        # Between the plan and now other studies may have run; their time does not count.
         self.counted_until = time.monotonic() - self.planning
         self.stop.end("interrupted before this study was sealed")
         self._seal()
@@ -333,7 +333,7 @@ class Launch:
         self.workers.refuse_lost()
 
     def _measure_later(self, cell: Cell, arm: Arm) -> None:
-        """Writes secondary results; verdicts do not depend on them."""
+        """Measures and writes metrics that a finished cell lacks; only reports a failure."""
         try:
             measure_later(cell, arm.prepared)
         except Exception as error:
@@ -341,11 +341,11 @@ class Launch:
             self.progress.say(f"no further metrics of {cell.arm}, seed {cell.seed}: {message}")
 
     def decide(self) -> None:
-        """Judges, writes every file, and reports the verdicts."""
+        """Judges the study, writes every file, and reports the verdicts."""
         from transformer_jax.studies.report import judge_and_report
 
         for name, nbytes in self.workers.peak_bytes.items():
-            if name in self.study.arms:  # and no trial of a tuning
+            if name in self.study.arms:  # not a trial of the tuning
                 self.study.arms[name]["peak_bytes"] = nbytes
         self.study.record["began"] = True
         self._write_seconds()
@@ -372,12 +372,12 @@ class Launch:
             "arms": self._facts_of_arms(),
         }
         if not self.study.record.get("began"):
-            self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
+            self.study.record = {}  # nothing was trained, so nothing was seen: seal the study anew
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
 
     def _facts_of_arms(self) -> dict[str, dict[str, Any]]:
-        """Returns the facts about each arm, including what earlier launches found."""
+        """Returns facts by arm, including tuning and memory from earlier launches."""
         facts = {}
         for name, arm in self.arms.items():
             stored = self.study.record.get("arms", {}).get(name, {})
@@ -449,7 +449,7 @@ def baselines_as_text(baselines: Mapping[str, Any]) -> str:
 
 
 def resolution(design: Design, count: int) -> str:
-    """Returns a line with the effect that `count` seeds can detect."""
+    """Returns a line about the effect that `count` seeds can detect, or about the target."""
     if design.target is not None:
         return f"solved at  {design.target:g}: counts and updates until then are compared"
     contrasts = len(design.primary) or len(design.others)

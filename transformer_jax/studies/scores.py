@@ -1,4 +1,4 @@
-"""The public judge: verdicts on scores of other code, see docs/comparing.md."""
+"""The public judge, for verdicts on scores from other code; see docs/comparing.md."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -19,14 +19,15 @@ class Result(NamedTuple):
       word: Better, worse, no different within the margin, unresolved, unstable, identical, refused
         or no verdict; empty for an arm that is not primary.
       reason: The verdict in full, or why there is none.
-      estimate: Mean difference from the base, positive is better.
-      interval: Simultaneous interval; for an arm that is not primary, of this arm alone.
+      estimate: Mean difference from the base; positive is better.
+      interval: Simultaneous interval; for an arm that is not primary, an interval on its own.
       p: p value, adjusted for the number of primary arms.
-      seeds: Seeds that arm and base both have.
+      seeds: Seeds for which arm and base both have a value.
       differences: Differences for these seeds.
       seeds_needed: Seeds for 80 % power at the margin, or None if unknown.
-      level: Level of this look; all intervals contain their effects in 1 - 0.8 level of studies.
-      solved: With a target: (count, runs) that reach it, for arm and base.
+      level: Level of this look; in a share 1 - 0.8 level of studies, all intervals contain their
+        effects.
+      solved: With a target: (runs that reach it, all runs), for arm and base.
       updates: With a target: the median of `step`, for arm and base.
     """
 
@@ -60,25 +61,25 @@ def judge(
 
     Args:
       rows: Mappings with `arm`, `seed` and `value`, one per run, or a pandas DataFrame of them. A
-        value that is not finite, or a true `diverged`, is a diverged run. Rows of several
+        value that is not finite, or a true `diverged`, marks a diverged run. Rows of several
         `data_set`s are refused: judge one at a time.
       base: The baseline.
       margin: The smallest difference that matters, > 0, in units of the value.
-      larger_is_better: Direction of the value.
+      larger_is_better: True if larger values are better.
       primary: Arms that the question is about, declared beforehand; the others get intervals but no
         words. None means all.
-      planned: Number of seeds of each planned look, if several are planned; the look is
-        then judged by its number of seeds.
-      earlier_looks: Number of seeds of each comparison that was looked at before.
-      target: Value from which on a run counts as solved, if means describe no run. Arms are then
+      planned: Number of seeds at each planned look, if several are planned; this look is
+        recognised by its number of seeds.
+      earlier_looks: Number of seeds at each earlier look.
+      target: Value at which a run counts as solved, if a mean would describe no run. Arms are then
         compared by the number of runs that reach it and by `step`, the updates until then (the
-        last update of a run that never did).
-      family: Number of comparisons of an earlier look, if larger: an arm chosen from ten stays
+        last update for a run that never does).
+      family: Number of comparisons at an earlier look, if larger: an arm chosen from ten stays
         one of ten.
     Returns:
       One result per arm, in the order of the rows.
     Raises:
-      InvalidInput: A column is missing, a row occurs twice, or an argument names no arm.
+      InvalidInput: A column is missing, a row occurs twice, or an argument is not valid.
     """
     if target is not None and not math.isfinite(target):
         raise InvalidInput(f"target={target}: expected a number, in units of the value")
@@ -113,7 +114,7 @@ def judge(
 
 
 def _is_true(value: Any, row: int) -> bool:
-    """Returns whether a run diverged, from the text of a file, a boolean or nan."""
+    """Returns whether `diverged` is true; it may be text from a file, a boolean or nan."""
     text = "" if value is None else str(value).strip().lower()
     if text in ("true", "yes", "t", "y"):
         return True
@@ -130,7 +131,7 @@ def _number(value: Any, column: str, row: int, expected: str = "a number") -> fl
 
 
 def _integer(value: Any, column: str, row: int) -> int:
-    """Returns an integer, which a DataFrame may hold as 1.0."""
+    """Returns a value as an integer; a DataFrame may hold it as 1.0."""
     number = _number(value, column, row, "an integer")
     if not math.isfinite(number) or number != int(number):
         raise InvalidInput(f"scores: row {row}: {column}={value}: expected an integer")
@@ -138,7 +139,7 @@ def _integer(value: Any, column: str, row: int) -> int:
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
-    """Returns outcomes by arm and seed, in the order of the rows; with steps for a target."""
+    """Returns outcomes by arm and seed, in the order of the rows, with steps if needed."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
     sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
@@ -160,7 +161,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
         value = math.nan if row["value"] is None else _number(row["value"], "value", number)
         gone = _is_true(row.get("diverged"), number) or not math.isfinite(value)
         last = row.get("step") if with_steps else None
-        is_told = last not in (None, "") and last == last  # a frame has nan where there is none
+        is_told = last not in (None, "") and last == last  # a DataFrame has nan if there is none
         if with_steps and not is_told and not gone:
             raise InvalidInput(
                 f"scores: row {number} has no step; with a target expected the updates until "

@@ -5,8 +5,8 @@ With y the primary metric after the last update over the whole evaluation set, a
 d_s = y_arm,s - y_base,s, oriented so that larger is better.
 
 Every word about a mean is read off one interval. At a look of level a over m contrasts it is
-mean -+ t(1 - 0.4 a / m, n - 1) SE. In 1 - 0.8 a of studies all m intervals contain their true
-effects, and then no word is false; the remaining 0.2 a is for divergence.
+mean -+ t(1 - 0.4 a / m, n - 1) SE. In a share 1 - 0.8 a of studies, all m intervals contain their
+true effects, and then no word is false; the remaining 0.2 a is for divergence.
 """
 
 import bisect
@@ -47,7 +47,7 @@ def power_of_t(shift: float, freedom: float, level: float) -> float:
 
 
 def detectable(count: int, level: float) -> float:
-    """Returns the effect, in units of s_d, that the paired t test finds with 80 % power."""
+    """Returns the effect that the paired t test finds with 80 % power, in units of s_d."""
     if count < 2:
         return math.inf
     root = math.sqrt(count)
@@ -59,8 +59,8 @@ def detectable(count: int, level: float) -> float:
 def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
     """Returns the power of two one-sided tests if the effect is 0.
 
-    It is integrated over the sample deviation, which both tests depend on. The margin is in units
-    of the standard error.
+    The power is integrated over the sample deviation, on which both tests depend. The margin is in
+    units of the standard error.
     """
     cut = stats.t.ppf(1 - level, freedom)
     quantiles = (np.arange(2000) + 0.5) / 2000
@@ -112,7 +112,7 @@ class Optimum(NamedTuple):
 
 
 def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Returns the minimum of a parabola through the best value and its two neighbours.
+    """Returns the value at the minimum of a parabola through the best one and its neighbours.
 
     The parabola is over the logarithm of the values: near an optimum the loss is quadratic in the
     logarithm of a learning rate, so grids that contain or straddle the optimum agree up to noise.
@@ -138,15 +138,15 @@ def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | No
 
 
 def optimum(values: Sequence[float], losses: np.ndarray) -> Optimum | str:
-    """Returns the minimum of a parabola over the logarithm, with Fieller's 95 % interval.
+    """Returns the value at the minimum of a parabola over its logarithm, with a 95 % interval.
 
     The parabola goes through the best value and its neighbours (or the three values at that end of
-    the grid). The slope b + 2 c x of the means is 0 at the minimum x; the interval holds every x at
-    which the slope differs from 0 by less than t standard errors.
+    the grid). The slope b + 2 c x of the means is 0 at the minimum x; the interval (Fieller's)
+    holds every x at which the slope differs from 0 by less than t standard errors.
 
     Args:
       values: Grid of V >= 3 positive values, ascending.
-      losses: [S, V] of S >= 2 seeds, smaller is better.
+      losses: [S, V] over S >= 2 seeds; smaller is better.
 
     Returns:
       The optimum, or a phrase saying why there is none.
@@ -175,7 +175,7 @@ def optimum(values: Sequence[float], losses: np.ndarray) -> Optimum | str:
 
 
 def moved(before: Optimum, after: Optimum) -> Optimum:
-    """Returns the factor by which an optimum moved, with the MOVER interval of both.
+    """Returns the factor by which an optimum moved, with a MOVER interval from both intervals.
 
     Zou and Donner 2008, Statistics in Medicine 27, 1693-1702.
     """
@@ -191,17 +191,17 @@ def moved(before: Optimum, after: Optimum) -> Optimum:
 
 
 def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[float, float]:
-    """Returns the interval of the mean difference for new text as well as new seeds.
+    """Returns a confidence interval of the mean difference for new text as well as new seeds.
 
     Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
-    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). A mean square not above
-    MS_res counts as variance 0, and V is the other one: the difference of squares would lose its
-    degrees of freedom.
+    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). If MS_seed or MS_seq is
+    not above MS_res, its variance counts as 0, and V is the largest mean square over n q: a
+    difference of mean squares would lose its degrees of freedom.
 
     Args:
       differences: [n, q], by seed and sequence (a document or a block, never a token), weighted so
-        that their mean is the difference of the metric. Sequences must be exchangeable: merge
-        neighbours within one text first, see by_cluster.
+        that their mean is the difference in the metric. Sequences must be exchangeable: merge
+        neighbours within one text first; see by_cluster.
       level: 1 minus the coverage.
     """
     n, q = differences.shape
@@ -220,7 +220,7 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
 
 
 def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Returns sums over clusters, [n, clusters], scaled so that their mean is the differences'.
+    """Returns sums over clusters, [n, clusters], scaled to have the mean of `differences`.
 
     `differences` are [n, q], and `clusters` has the cluster of each sequence, [q].
     """
@@ -232,16 +232,16 @@ def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- runs that reach a target
 
 Count = tuple[int, int]  # a number of runs, and their total
-_MOST_PARTITIONS = 20_000  # into two groups; of more partitions, so many are drawn
+_MOST_PARTITIONS = 20_000  # into two groups; if there are more, this many are drawn
 
 
 class Reached(NamedTuple):
-    """Runs of an arm or of the baseline, by seed.
+    """The runs of an arm or of the baseline, in order of seed.
 
     Attributes:
       solved: [n] bool, True if the final score reaches the target.
-      updates: [n], the update that first reached it in training. A run that never did has its last
-        update, and a run that diverged has infinity.
+      updates: [n], the update that first reached the target in training: the last update for a run
+        that never did, and infinity for a run that diverged.
     """
 
     solved: np.ndarray
@@ -249,18 +249,18 @@ class Reached(NamedTuple):
 
     @property
     def share(self) -> Count:
-        """Number of solved runs, and of all."""
+        """Number of solved runs, and number of all runs."""
         return int(self.solved.sum()), len(self.solved)
 
     @property
     def median(self) -> float | None:
-        """Updates by which half of the runs have solved it, or None if half never do."""
+        """Update by which half of the runs are solved, or None if fewer than half ever are."""
         times, middle = np.sort(self.updates[self.solved]), (len(self.solved) - 1) // 2
         return float(times[middle]) if 0 <= middle < len(times) else None
 
 
 def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better: bool) -> Reached:
-    """Returns which runs reach a target and when; a diverged run does not."""
+    """Returns, for each run, whether it reaches a target and when; a diverged run does not."""
     solved, updates = [], []
     for _, (value, diverged, first, last) in sorted(outcomes.items()):
         if value is None and not diverged:
@@ -274,9 +274,9 @@ def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better:
 
 @functools.lru_cache(maxsize=1024)
 def boschloo_p(one: Count, other: Count, alternative: str = "greater") -> float:
-    """Returns Boschloo's exact p that two (count, trials) have equal probabilities.
+    """Returns Boschloo's exact p value for equal probabilities of two (count, trials).
 
-    The alternative is that the first is "greater", or "two-sided". The test is more powerful than
+    The alternative is "greater" (for the first) or "two-sided". The test is more powerful than
     Fisher's (Boschloo 1970, Statistica Neerlandica 24, 1-35).
     """
     gain = one[0] * other[1] - other[0] * one[1]
@@ -287,10 +287,10 @@ def boschloo_p(one: Count, other: Count, alternative: str = "greater") -> float:
 
 
 def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
-    """Returns each run's score, [n], whose sum over a group is the log-rank statistic.
+    """Returns scores of the runs, [n], whose sum over a group is the log-rank statistic.
 
-    It is 1 for a solved run, minus the hazard of all runs up to its time (Nelson and Aalen's
-    estimate), so that a positive score is sooner than usual.
+    A score is 1 for a solved run, else 0, minus the cumulative hazard of all runs up to its time
+    (Nelson and Aalen's estimate). A positive score means sooner than usual.
     """
     updates, solved = np.asarray(updates, float), np.asarray(solved, bool)
     times = np.unique(updates[solved])
@@ -300,9 +300,9 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
 
 
 def permutation_p(arm: Any, base: Any) -> float:
-    """Returns the two-sided p that group membership is independent of the scores.
+    """Returns the two-sided p of the hypothesis that the scores do not depend on the group.
 
-    It is exact for few permutations, and 1 if a group has fewer than two runs.
+    It is exact if there are few permutations, and 1 if a group has fewer than two runs.
     """
     if min(len(arm), len(base)) < 2 or np.ptp([*arm, *base]) == 0:
         return 1.0
@@ -316,7 +316,7 @@ def permutation_p(arm: Any, base: Any) -> float:
 
 
 def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
-    """Returns the Clopper-Pearson interval of a probability for `count` of `trials`."""
+    """Returns the 95 % Clopper-Pearson interval of a probability, given `count` of `trials`."""
     bounds = stats.binomtest(count, trials).proportion_ci(1 - ALPHA, method="exact")
     return float(bounds.low), float(bounds.high)
 
@@ -333,17 +333,17 @@ def paired_t(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns mean, standard error and the two-sided p of the paired t test, [...] each.
 
-    Without any spread p is 1 if the mean is 0, else 0; a single difference has p 1.
+    Without any spread, p is 1 if the mean is 0, else 0; for a single difference, p is 1.
 
     Args:
       differences: [..., n], over n seeds.
-      scale: Largest score, which determines rounding; that of the differences if None.
+      scale: Largest absolute score, which sets the rounding error; if None, largest difference.
     """
     d = np.asarray(differences, float)
     mean, count = d.mean(-1), d.shape[-1]
     if count < 2:
         return mean, np.full(mean.shape, np.nan), np.ones(mean.shape)
-    # The rounding error in equal differences, e.g. (k + 1) / N - k / N, is no spread.
+    # The rounding error in equal differences, e.g. (k + 1) / N - k / N, is not spread.
     rounding = _ROUNDING * (np.abs(d).max(-1) if scale is None else scale)
     is_dust = np.ptp(d, axis=-1) <= rounding
     error = np.where(is_dust, 0, d.std(-1, ddof=1)) / math.sqrt(count)
@@ -376,7 +376,7 @@ def paired_interval(differences: Any, level: float) -> PairedInterval:
 
 
 def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> float:
-    """Returns the larger p of two one-sided tests against effects beyond -margin and margin.
+    """Returns the larger p of two one-sided tests, against effects below -margin or above margin.
 
     Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680.
     """
@@ -395,10 +395,10 @@ def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = (
     The latter is for the j-th unplanned look, so that all looks together spend at most alpha.
 
     Args:
-      count: Number of seeds of this look.
-      planned: Numbers of seeds of the J planned looks, ascending.
-      earlier: Number of seeds of each earlier look. After an unplanned look, or one at different
-        runs of the same seeds, no later look counts as planned.
+      count: Number of seeds at this look.
+      planned: Number of seeds at each of the J planned looks, ascending.
+      earlier: Number of seeds at each earlier look. After an unplanned look, or one at different
+        runs with the same seeds, no later look counts as planned.
     """
     counts = [*earlier, count]
     as_planned = 0
@@ -418,12 +418,12 @@ class Contrast(NamedTuple):
         word is read off the interval.
       mean: Mean of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
-      p: p of the paired t test, min(1, m p / 0.8); at most the level if the interval excludes 0.
-      p_equivalence: p of two one-sided tests, min(1, 2 m p / 0.8); at most the level if the
+      p: p of the paired t test, as min(1, m p / 0.8); at most the level if the interval excludes 0.
+      p_equivalence: p of two one-sided tests, as min(1, 2 m p / 0.8); at most the level if the
         interval lies within the margin.
       diverged: (count, runs) of the arm and of the baseline.
-      p_divergence: p of Boschloo's test that the arm diverges no more often, min(1, m p / 0.2).
-      verdict: One of the words of `outcomes`.
+      p_divergence: p of Boschloo's test for more divergence in the arm, as min(1, m p / 0.2).
+      verdict: One of the words in `outcomes`.
       words: The verdict in full, e.g. "better by more than 0.01 (few seeds)".
     """
 
@@ -456,8 +456,9 @@ def compare(
 ) -> list[Contrast]:
     """Compares every arm with the baseline over the seeds that both have.
 
-    Args: as in scores.judge, with outcomes by seed, the level of this look for the whole family,
-    and the family's number m of planned contrasts; those without data keep their part of the level.
+    The arguments are as in scores.judge, with outcomes by seed. `level` is that of this look for
+    the whole family, and `family` its number m of planned contrasts; a contrast without data keeps
+    its part of the level.
     """
     asked = [name for name in arms if primary is None or name in primary]
     family = max(family or 0, len(asked), 1)
@@ -484,7 +485,7 @@ def _contrast(
     level: float,
     size: int,
 ) -> Contrast:
-    """Compares one arm with the baseline by its mean, as one of `size` contrasts."""
+    """Compares one arm with the baseline by the mean difference, as one of `size` contrasts."""
     shared = sorted(base.keys() & arm.keys())
     seeds = [seed for seed in shared if _has_score(base[seed]) and _has_score(arm[seed])]
     scores = np.array([[by_seed[seed].value for seed in seeds] for by_seed in (arm, base)], float)
@@ -533,7 +534,7 @@ def _has_score(outcome: Outcome) -> bool:
 def _by_target(
     contrast: Contrast, arm: Reached, base: Reached, level: float, size: int
 ) -> Contrast:
-    """Judges a contrast by how many runs reach a target, and when."""
+    """Returns the contrast judged by the number of runs that reach a target, and when."""
     (solved, runs), (base_solved, base_runs) = arm.share, base.share
     both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
     gains, base_gains = np.split(log_rank_scores(both.updates, both.solved), [runs])  # + is sooner
@@ -569,7 +570,7 @@ def _by_target(
 
 
 def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
-    """Returns the word that an interval (low, high) allows, and the verdict in full."""
+    """Returns the word that the interval (low, high) supports, and the verdict in full."""
     if low > 0 or high < 0:
         verdict, nearest, farthest = (BETTER, low, high) if low > 0 else (WORSE, -high, -low)
         if nearest > margin:

@@ -4,7 +4,7 @@ study.json     the question, sealed with a hash at the first cell; arms, costs, 
 scores.csv     one line per cell: arm, seed, directory, outcome, scores
 looks.jsonl    every verdict that was shown, and when
 verdicts.json  the latest verdicts, by arm
-report.html    everything as one page, and the same as report.md
+report.html    everything on one page, and the same as report.md
 """
 
 import csv
@@ -36,7 +36,7 @@ _NOT_CHANGED = "what the baseline has without its own changes"
 
 
 def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the hash of each arm's contrast in a sealed question."""
+    """Returns the hash of each arm's contrast with the base in a sealed question."""
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
@@ -56,14 +56,14 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Register(AppendedRows):
-    """The register of verdicts below one root; empty without a file."""
+    """The register of looks at studies below one root; empty without a file."""
 
     def __init__(self, root: Path) -> None:
         """Reads nothing yet."""
         super().__init__(root, NAME)
 
     def note(self, look: Mapping[str, Any]) -> bool:
-        """Adds a look if it is new, and returns whether the register can be written.
+        """Adds a look if it is new; returns False if the register cannot be written.
 
         A look has `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash),
         `families` (hash -> number of arms of its study), `words` and `time`.
@@ -72,7 +72,7 @@ class Register(AppendedRows):
             return True
         try:
             self.add(json.loads(json.dumps(look)))
-        except OSError:  # a root that only others may write
+        except OSError:  # a root without permission to write
             return False
         return True
 
@@ -82,7 +82,7 @@ class Register(AppendedRows):
         """Returns the looks of other studies at a contrast, one per study and set of seeds.
 
         If `study` has shown its look at `seeds` before, later looks of others are left out: showing
-        it again is not a look.
+        it again is not a new look.
         """
         rows = [row for row in self.rows() if contrast in row["contrasts"].values()]
         own = [row for row in rows if row["study"] == list(study)]
@@ -128,14 +128,14 @@ class Study:
             raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
 
     def __repr__(self) -> str:
-        """The question, and the size of the study."""
+        """Returns the question, and the size of the study."""
         if not self.record:
             return f"Study: {self.path}, not begun"
         arms, seeds = (len(self.record.get(part, ())) for part in ("arms", "seeds"))
         return f"Study: {self.sealed['question']}\n  {arms} arms x {seeds} seeds, {self.path}"
 
     def _repr_html_(self) -> str:
-        """The same in a notebook, with the verdicts."""
+        """Returns the same as HTML for a notebook, with the verdicts."""
         heads = (f"compared with {self.base}", "difference", "interval", "")
         rows = [
             [arm, signed(v.get("mean")), spell_interval(v.get("interval")), v.get("words", "")]
@@ -145,7 +145,7 @@ class Study:
 
     @property
     def sealed(self) -> dict[str, Any]:
-        """Question, arms and settings as sealed before the first cell."""
+        """Question, arms and settings, as sealed before the first cell."""
         return self.record["sealed"]
 
     @property
@@ -160,7 +160,7 @@ class Study:
 
     @property
     def base(self) -> str:
-        """The arm that others are compared with."""
+        """Name of the arm that others are compared with."""
         return self.sealed["base"]
 
     @property
@@ -190,7 +190,7 @@ class Study:
     # ---- cells
 
     def cells(self) -> list[Cell]:
-        """Returns every requested cell, all arms of a seed before the next seed."""
+        """Returns every requested cell, those of one seed before those of the next."""
         return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
     def cell(self, arm: str, seed: int) -> Cell:
@@ -198,12 +198,12 @@ class Study:
         return Cell(arm, seed, cell_path(self.root, self.arms[arm]["hash"], seed))
 
     def begun(self) -> list[int]:
-        """Returns the seeds with a cell of some arm, whatever its outcome."""
+        """Returns the seeds for which some arm has a cell, whatever its outcome."""
         seeds = self.record.get("seeds", ())
         return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a dict per cell: arm, seed, state, run, parameters, scores, changed options."""
+        """Returns one dict per cell: arm, seed, state, run, parameters, scores, changed options."""
         rows = []
         keys = dict.fromkeys(key for arm in self.arms.values() for key in arm.get("changes", {}))
         options = {arm: {key: self.value_of(arm, key) for key in keys} for arm in self.arms}
@@ -229,7 +229,7 @@ class Study:
         return pandas.DataFrame(self.rows())
 
     def curves(self, metric: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
-        """Returns pairs (update, value) of a metric of metrics.jsonl, by arm and seed.
+        """Returns (update, value) pairs for a metric in metrics.jsonl, by arm and seed.
 
         Raises:
           InvalidInput: No cell has the metric.
@@ -248,7 +248,7 @@ class Study:
         return curves
 
     def curves_frame(self, metric: str) -> Any:
-        """Returns curves as a pandas DataFrame of arm, seed, step and value; needs pandas."""
+        """Returns curves as a pandas DataFrame of arm, seed, step and the metric; needs pandas."""
         require("pandas", "curves_frame()", "frames")
         import pandas
 
@@ -263,7 +263,7 @@ class Study:
     # ---- writing
 
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
-        """Writes study.json and returns the changes since it was sealed, in words.
+        """Writes study.json and returns the changes since the study was sealed, in words.
 
         The first call seals the design. `facts`, such as root, arms and environment, are not
         sealed; `seeds` include those of earlier launches.
@@ -274,7 +274,7 @@ class Study:
             self.record = {"version": __version__, **seal}
         changed = changed_since(self.sealed, sealed)
         refused = [f"{key} changed after the first cell" for key in changed]
-        # A change that was taken back is in looks.jsonl, if its verdicts were shown.
+        # A change that was undone is in looks.jsonl if its verdicts were shown.
         made = ["made on the command line"] if design.exploratory else []
         self.record |= {
             "exploratory": made + refused,
@@ -292,7 +292,7 @@ class Study:
         write_json(self.path, "study.json", self.record)
 
     def refuse_lost_cells(self) -> None:
-        """Raises InvalidInput if finished cells of scores.csv are gone, with their scores."""
+        """Raises InvalidInput if finished cells in scores.csv no longer exist."""
         file = inside(self.path, "scores.csv")
         try:
             text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -320,17 +320,17 @@ class Study:
         replace(self.path, "scores.csv", as_csv(columns, table))
 
     def looks(self) -> list[dict]:
-        """Returns every shown verdict."""
+        """Returns every look at which verdicts were shown, oldest first."""
         return self._looks.rows()
 
     def add_look(self, look: Mapping[str, Any]) -> None:
-        """Records a shown verdict, unless it equals the last one."""
+        """Records a look, unless it equals the last one."""
         looks = self.looks()
         if not looks or any(looks[-1][key] != look[key] for key in look):
             self._looks.add({"time": now(), **look})
 
     def contrasts(self) -> dict[str, str]:
-        """Returns each arm's contrast in the register, for arms that are as they were sealed."""
+        """Returns the hash of each arm's contrast, for arms that are unchanged since the seal."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
         tuned = (self.sealed["tuning"] or {}).get("key")
         unchanged = []
@@ -345,7 +345,7 @@ class Study:
 
     @property
     def identity(self) -> list[str]:
-        """Seal and time of sealing, by which the register knows the study."""
+        """Seal and time of sealing, which identify the study in the register."""
         return [self.record["seal"], self.record["sealed_at"]]
 
     def verdicts(self) -> dict[str, Any]:
@@ -360,10 +360,10 @@ def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def load_study(path: str | Path) -> Study:
-    """Opens a study's directory; nothing that it names is imported.
+    """Returns the study in a directory; no code that the study names is imported.
 
     Raises:
-      InvalidInput: There is no study.
+      InvalidInput: The directory does not hold a study.
     """
     study = Study(path)
     if not study.record:
@@ -377,7 +377,7 @@ def is_study(path: str | Path) -> bool:
 
 
 def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a CSV table whose cells no spreadsheet takes for formulas."""
+    """Returns a CSV table whose cells no spreadsheet reads as formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heads)
@@ -386,14 +386,14 @@ def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def plain_cell(value: Any) -> Any:
-    """Returns a cell as it is in such a table."""
+    """Returns a value as a CSV cell that no spreadsheet reads as a formula."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return value if reads_as_number(value) else "'" + value
     return value
 
 
 def way_to(root: Path, path: Path) -> str:
-    """Returns the relative path from a study to its root, so that both can be moved together."""
+    """Returns the path from a study to its root, relative if possible, so that both can move."""
     try:
         return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
     except ValueError:

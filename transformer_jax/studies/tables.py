@@ -28,7 +28,7 @@ _NOT_FINITE = {"nan": "–", "inf": "∞", "-inf": "-∞"}
 
 
 def spell(value: Any, digits: int = 4) -> str:
-    """Returns a readable number; a dash for None or nan, and any other value as harmless text."""
+    """Returns a value as text: numbers made readable, None or nan as a dash, others escaped."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -41,12 +41,12 @@ def spell(value: Any, digits: int = 4) -> str:
 
 
 def harmless(text: str) -> str:
-    """Returns a text with its unprintable characters escaped, which cannot control a terminal."""
+    """Returns a text with unprintable characters escaped, so that it cannot control a terminal."""
     return text if text.isprintable() else repr(text)
 
 
 def signed(value: float | str | None, digits: int = 4) -> str:
-    """Returns a difference with its sign; an infinity may already be text, since JSON has none."""
+    """Returns a difference as signed text; an infinity, which JSON lacks, may be text already."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -57,14 +57,14 @@ def signed(value: float | str | None, digits: int = 4) -> str:
 
 
 def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:
-    """Returns an interval in brackets."""
+    """Returns an interval as text in brackets, or a dash without bounds."""
     if not bounds or any(bound is None for bound in bounds):
         return "–"
     return f"[{', '.join(signed(bound, digits) for bound in bounds)}]"
 
 
 def clock(seconds: float) -> str:
-    """Returns seconds, minutes or hours, whichever reads best."""
+    """Returns a duration as text, in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -76,13 +76,13 @@ CHANGE_HEADS = ("paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS")
 
 
 def change_cells(certificate: Mapping[str, Any]) -> list[str]:
-    """Returns a row under CHANGE_HEADS: how far a change took effect, by `check_manipulation`."""
+    """Returns cells for CHANGE_HEADS; `certificate` is the result of `check_manipulation`."""
     logits, gradient, rms = (spell(certificate[k], 3) for k in ("logits", "gradient", "input_rms"))
     return [f"{certificate['paired']:.1%}", logits, signed(certificate["loss"]), gradient, rms]
 
 
 def unmatched(costs: Mapping[str, Mapping[str, float]], base: str) -> dict[str, str]:
-    """Maps each arm whose cost differs from the base's by more than 2 % to the differences."""
+    """Returns cost differences in words, by arm, if above 2 % of the base's cost."""
     found: dict[str, list[str]] = {}
     for name, cost in costs.items():
         for what in ("parameters", "flops", "counted", "updates"):
@@ -99,7 +99,7 @@ BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
 
 
 def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
-    """Returns one row per method; the gate's is marked."""
+    """Returns one row per simple method; the gate is marked."""
     method, metrics = (baselines["gate"] or {}).get("method"), ("loss", "accuracy")
     return [
         [name + " (gate)" * (name == method), *[spell(scores["test"].get(m)) for m in metrics]]
@@ -108,7 +108,7 @@ def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
 
 
 def direction(larger_is_better: bool) -> str:
-    """Returns which scores are better, in words."""
+    """Returns the direction of a metric, in words."""
     return "larger is better" if larger_is_better else "smaller is better"
 
 
@@ -148,7 +148,7 @@ def verdict_rows(arms: Mapping[str, Mapping], verdicts: Mapping[str, Any]) -> Ro
         parameters = arms.get(name, {}).get("cost", {}).get("parameters")
         if name != base:
             arm = verdicts["arms"][name]
-            # The adjusted p is that of the word: "no different" has the one of equivalence.
+            # The adjusted p is the one behind the word: for "no different", that of equivalence.
             p = arm.get("p_equivalence" if arm["verdict"] == SAME else "p")
             found = [signed(arm.get("mean")), spell_interval(arm.get("interval")), spell(p, 3)]
             found.append(arm["words"])
@@ -171,7 +171,7 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
 
 
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns the predicted range of each arm, and whether it came true."""
+    """Returns a line for each prediction: the range, the result, and whether it came true."""
     sentences = []
     for name, ends in sealed["expected"].items():
         arm = verdicts["arms"].get(name, {})
@@ -214,7 +214,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
 
 
 def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table; columns that hold only numbers are aligned right."""
+    """Returns a Markdown table; columns that hold only numbers are right-aligned."""
 
     def line(cells: Iterable[str]) -> str:
         plain = (" ".join(cell.split()) for cell in cells)

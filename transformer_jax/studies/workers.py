@@ -1,4 +1,4 @@
-"""Training of cells in this process, several members per program."""
+"""Training of cells in this process, with several members per program."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from transformer_jax.training.run import Run
 
 
 def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> None:
-    """Measures the metrics that a finished cell lacks, from `run` or its checkpoint.
+    """Measures the metrics that a finished cell lacks, from `run` or the cell's checkpoint.
 
     A metric measured by different code or for a different target counts as lacking.
     """
@@ -45,7 +45,7 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
     figures: dict[str, Any] = {}
     for split in ("validation", "test"):
         scored = evaluate(score_of(run), run.params, prepared.task, split, evaluation.batch_size)
-        # The cell has the scores of generated text; nothing is generated again.
+        # The cell already has the scores of generated text, so nothing is generated again.
         generated = {key: v for key, v in cell.means(split).items() if isinstance(v, float)}
         scored = scored._replace(means={**generated, **scored.means})
         at = (run, prepared.task, split, scored, prepared.allow)
@@ -73,7 +73,7 @@ def _load(cell: Cell, prepared: Prepared) -> Run:
 # ---------------------------------------------------------------- progress
 
 _TRUSTED_SECONDS = 10.0
-_MOST_ARMS = 8  # of which a terminal shows how far their seeds are
+_MOST_ARMS = 8  # most arms whose seeds a terminal shows
 _WAITS, _TRAINS, _ENDED, _FAILED = "○◐●×"
 
 
@@ -81,7 +81,7 @@ class StudyProgress:
     """Progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
-        """Starts the clock, with the expected seconds of cells that have to run, of `total`."""
+        """Starts the clock; `seconds` has the expected times of the cells to run, of `total`."""
         self._progress, self._expected, self._total = progress, dict(seconds), total
         self._already = total - len(seconds)
         self._shares = dict.fromkeys(seconds, 0.0)
@@ -91,7 +91,7 @@ class StudyProgress:
 
     def step(self, cell: Cell, step: int, steps: int, loss: float) -> None:
         """Shows the progress of a cell."""
-        number = min(self._done() + 1, self._total)  # before this step may be its last
+        number = min(self._done() + 1, self._total)  # counted before a last step
         self._shares[cell] = step / steps
         self._progress.step(
             round((self._already + sum(self._shares.values())) * steps),
@@ -115,7 +115,7 @@ class StudyProgress:
         )
 
     def _by_arm(self) -> list[str]:
-        """Returns a line per arm of this launch with a mark per seed; unfinished arms first."""
+        """Returns one line per arm of this launch, with a mark per seed; unfinished arms first."""
         marks: dict[str, str] = {}
         for cell, share in self._shares.items():
             mark = _WAITS if share == 0 else _TRAINS if share < 1 else _ENDED
@@ -130,9 +130,9 @@ class StudyProgress:
         return self._already + sum(share >= 1 for share in self._shares.values())
 
     def _seconds_left(self) -> float:
-        """Returns the expected seconds of the rest, corrected by the error of expectations so far.
+        """Returns the expected seconds left, corrected by the error of the expectations so far.
 
-        Expectations are trusted for a tenth of the time, since the first steps wait for the
+        Expectations are trusted for the first tenth of the time, when steps wait for the
         compiler. Without timings, all cells count as equally long.
         """
         whole = sum(self._expected.values())
@@ -146,7 +146,7 @@ class StudyProgress:
 
 
 class _CellProgress(Silent):
-    """Passes a cell's steps on, and is silent otherwise."""
+    """Progress of one cell, which passes its steps on and is silent otherwise."""
 
     def __init__(self, board: StudyProgress, cell: Cell) -> None:
         super().__init__()
@@ -158,21 +158,21 @@ class _CellProgress(Silent):
 
 # ---------------------------------------------------------------- workers
 
-_POLL = 2.0  # seconds between looks at cells that another process trains
-_BRIEF = 60.0  # a cell of fewer seconds is begun again rather than saved in between
+_POLL = 2.0  # seconds between checks of cells that another process trains
+_BRIEF = 60.0  # a cell of fewer seconds is not saved before its end, but begun again
 
 
 class CellsLost(Stop):
-    """Some cells failed; the others ran, and the study was judged without their arms."""
+    """Some cells failed; the others ran, and arms with failed cells got no verdict."""
 
 
 @dataclasses.dataclass
 class Workers:
-    """Trains cells; one that fails stops no other.
+    """Trainer of cells; a cell that fails does not stop the others.
 
     Attributes:
-      lost: (arm, seed) -> why a cell has no outcome.
-      peak_bytes: Arm -> memory of a member's training program.
+      lost: (arm, seed) -> reason why the cell has no outcome.
+      peak_bytes: Arm -> memory of one member in the training program.
     """
 
     estimate: Estimate
@@ -198,7 +198,7 @@ class Workers:
             left = self._wait_for_others(elsewhere, board)
 
     def _wait_for_others(self, cells: Sequence[Cell], board: StudyProgress) -> list[Cell]:
-        """Waits a little for cells that other processes train; returns those not ended there."""
+        """Waits briefly for cells that other processes train; returns those without an outcome."""
         if not cells:
             return []
         self.progress.note(f"waiting for {len(cells)} cells that others train")
@@ -221,14 +221,14 @@ class Workers:
             )
 
     def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:
-        """Returns the progress over the waiting cells, of `total` in all."""
+        """Returns the display of progress for the waiting cells, of `total` in all."""
         seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
         return StudyProgress(self.progress, seconds, total)
 
     def _train(
         self, arms: Mapping[str, Arm], program: Program, cells: Sequence[Cell], board: StudyProgress
     ) -> list[Cell]:
-        """Trains cells together; returns those that another process is training."""
+        """Trains cells in one program; returns those that another process is training."""
         members = {cell: self._member(arms[cell.arm], cell, board) for cell in cells}
         train_members([*members.values()], self.stop, program)
         elsewhere = []
@@ -274,7 +274,7 @@ class Workers:
 
 
 def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
-    """Returns an arm's config for one seed; a brief cell is saved at its end alone."""
+    """Returns an arm's config for one seed; a brief cell is saved only at its end."""
     copy = config.copy_and_resolve_references().unlock()
     copy.seed = seed
     if brief:

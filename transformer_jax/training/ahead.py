@@ -1,4 +1,4 @@
-"""Batches that are made while the device takes earlier steps."""
+"""Batches made while the device takes earlier steps."""
 
 import contextlib
 import threading
@@ -12,9 +12,9 @@ from transformer_jax.data.tasks import Batch
 
 
 def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
-    """Returns at most C = `capacity` batches of arrays [B, ...] as one argument of the program.
+    """Returns at most C = `capacity` batches stacked as one argument of the training program.
 
-    Its arrays are [C, B, ...], padded with zeros.
+    Arrays [B, ...] become [C, B, ...]; missing batches are zeros.
     """
 
     def stacked(*leaves: np.ndarray) -> np.ndarray:
@@ -29,14 +29,14 @@ class BatchesAhead:
     """The batches of one run, some of them made in advance."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
-        """Makes no batch yet; `make` is the function from a step to its batch."""
+        """Makes no batch yet; `make` returns the batch of a step."""
         self._make = make
         self._made: dict[int, Batch] = {}
-        self.waited = 0.0  # mean seconds per step that the last call waited for its batches
-        self.seconds = 0.0  # to make the newest batch
+        self.waited = 0.0  # mean seconds per step spent on getting the batches of the last call
+        self.seconds = 0.0  # taken to make the newest batch
 
     def take(self, steps: Sequence[int]) -> list[Batch]:
-        """Returns the batches of some steps; missing ones are made now."""
+        """Returns the batches of `steps`, making those that are missing."""
         made, started = self._made, time.monotonic()
         self._made = {step: batch for step, batch in made.items() if step > steps[-1]}
         taken = [made[step] if step in made else self._make_timed(step) for step in steps]
@@ -44,7 +44,7 @@ class BatchesAhead:
         return taken
 
     def make(self, step: int) -> None:
-        """Makes the batch of a later step, if it is missing."""
+        """Makes the batch of a later step, unless it is already made."""
         if step not in self._made:
             self._made[step] = self._make_timed(step)
 
@@ -57,7 +57,7 @@ class BatchesAhead:
 
 @contextlib.contextmanager
 def meanwhile(work: Iterable[Callable[[], None]]) -> Generator[None]:
-    """Does pieces of work in a thread while the context is open, as far as time allows."""
+    """Runs pieces of work in a thread until all are done or the context closes."""
     ended = threading.Event()
 
     def do() -> None:

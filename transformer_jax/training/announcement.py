@@ -1,4 +1,4 @@
-"""Lines that a run prints before it trains."""
+"""Lines that a run prints before training."""
 
 import jax
 
@@ -13,13 +13,13 @@ from transformer_jax.training.prepared import Prepared
 
 
 def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: bool) -> None:
-    """Reports what will be trained (remarks, data, model), and compiles its step.
+    """Reports the remarks, data and model of a run, and compiles its training step.
 
-    Compiles nothing unless the run `compiles` its own program. A resumed run, not `is_new`, is not
-    refused for lack of memory.
+    Nothing is compiled unless `compiles`: the run has its own program. The memory that the step
+    needs is checked only if `is_new`: the run is not resumed.
 
     Raises:
-      InvalidInput: The step does not fit the device.
+      InvalidInput: The step does not fit into the memory of the device.
     """
     config, task = prepared.config, prepared.task
     flat, options = flatten(config), resolved(config)
@@ -53,7 +53,7 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
 
 
 def kernels_of(prepared: Prepared, platform: str) -> list[str]:
-    """Returns the implementation of each fused attention of a training step on cpu, gpu or tpu."""
+    """Returns the distinct implementations of fused attention in a step on cpu, gpu or tpu."""
     chosen = flatten(prepared.config.model)
     if not any(key.endswith("attention") and name == "fused" for key, name in chosen.items()):
         return []

@@ -1,4 +1,4 @@
-"""Builders: from a config to the objects that it names."""
+"""Builders of the objects that a config names."""
 
 import contextlib
 import inspect
@@ -46,9 +46,9 @@ def make_run_sharding(
 
 
 def without_kernels(model: Any) -> Any:
-    """Returns an equivalent model that XLA can divide over devices anywhere.
+    """Returns an equivalent model without fused kernels, which XLA can divide in any program.
 
-    A kernel of `attention=fused` is divided by hand, in programs that are traced as a step is.
+    A kernel of `attention=fused` is divided by hand, only in programs traced like a training step.
     """
     options = getattr(model, "options", None)
     if options is None:
@@ -95,7 +95,7 @@ def make_task(
         **changes,
     }
     make = chosen(TASKS, data.task, "data.task", allow)
-    # An option with a default that no config may set keeps it, in a user-defined task.
+    # An argument of a user-defined task that no config can set keeps its default.
     declared = inspect.signature(make).parameters
     own = [f"data.{name}={data[name]}" for name in of_user]
     with faults_of(*own) if own else contextlib.nullcontext():
@@ -111,7 +111,7 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
     fields = {**_fields(flat, allow), "layer_types": _layer_types(flat, allow), **sizes}
     if config.model.match_parameters is None:
         return _make(architecture, fields, allow)
-    # The other architecture has its own defaults, even if a stored config states these ones.
+    # The other architecture has its own defaults, even if a stored config states this one's.
     own = variant_options("model.architecture", architecture) or {}
     usual = {key.removeprefix("model.") for key, o in own.items() if flat.get(key) == o.default}
     shared = {name: v for name, v in fields.items() if name in sizes or name not in usual}
@@ -120,9 +120,9 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
 
 
 def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model.") -> dict:
-    """Returns values of a model's fields by name, with stated options of the chosen variants.
+    """Returns the values of a model's fields by name, with stated options of the chosen variants.
 
-    `start` is the prefix of the keys in messages.
+    `start` is the prefix of keys in error messages.
     """
 
     def options_in(section: str) -> dict[str, Any]:
@@ -141,10 +141,10 @@ def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model
 
 
 def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, dict]:
-    """Returns the fields that each layer type changes, by its letter."""
+    """Returns, by letter, the fields that each layer type changes."""
     types = {}
     for letter in letters_of(flat):
-        if letter in flat["model.layers"]:  # if not, remarks_on tells
+        if letter in flat["model.layers"]:  # otherwise remarks_on reports it
             start = f"model.layer_types.{letter}."
             typed = _fields(of_type(flat, letter), allow, start)
             keys = (key.removeprefix(start) for key in flat if key.startswith(start))
@@ -160,7 +160,7 @@ def _make(architecture: Any, fields: Mapping[str, Any], allow: Collection[str]) 
     own = inspect.signature(make).parameters
     if isinstance(make, type) and issubclass(make, Transformer):
         return make.of(**{name: values[name] for name in (*OPTIONS, *own) if name in values})
-    # A user's class takes those of the model's options and of the data's sizes that it declares.
+    # A user-defined class receives only the model options and data sizes that it declares.
     missing = [n for n, p in own.items() if p.default is p.empty and n not in values]
     if missing:
         raise ValueError(f"{make.__name__}: needs {missing[0]}, which this data does not have")
@@ -170,10 +170,10 @@ def _make(architecture: Any, fields: Mapping[str, Any], allow: Collection[str]) 
 def _matched(
     architecture: Any, fields: Mapping[str, Any], allow: Collection[str], target: int
 ) -> Any:
-    """Returns the model of the width whose number of parameters is nearest to the target.
+    """Returns a model of the width that brings the number of parameters nearest to `target`.
 
-    Every array has at most two axes as long as the width, so the number is a quadratic function of
-    it: three counts determine the function, and its root is the width.
+    At most two axes of an array grow with the width, so the excess over `target` is a quadratic
+    function of the width: three counts determine the function, and its root is the width.
     """
 
     def of_width(width: int) -> Any:
@@ -194,6 +194,6 @@ def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
 
 
 def count_parameters(model: Any) -> int:
-    """Returns the number of parameters of a model without drawing any."""
+    """Returns the number of parameters of a model without initialising them."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())["params"]
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -49,13 +49,13 @@ def refuse_missing_packages(task: str) -> None:
 
 
 def refuse_task(config: ConfigDict, task: Task) -> None:
-    """Raises InvalidInput if a split has no target, or a user-defined task breaks a law."""
+    """Raises InvalidInput if a split has nothing to score, or a user-defined task breaks a law."""
     if is_user_defined(config.data.task):
         from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
 
         who = f"data.task={config.data.task}"
         for name, law in TASK_LAWS.items():
-            if law is disjoint_splits:  # two may be equal by chance: a remark
+            if law is disjoint_splits:  # examples can coincide: only a remark
                 continue
             try:
                 with faults_of(who):
@@ -72,7 +72,7 @@ def refuse_task(config: ConfigDict, task: Task) -> None:
 
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
-    """Returns KEY=MODULE:NAME for each user-defined part of a model and its inputs."""
+    """Returns KEY=MODULE:NAME for each user-defined part of a model and for a user-defined task."""
     choices = own_choices_of(flatten(config))
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
@@ -80,7 +80,7 @@ def own_rows_of_model(config: ConfigDict) -> list[str]:
 def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
     """Raises an error if model, task, objective and options do not fit together.
 
-    `of_user` are the user-defined parts of model and task, KEY=MODULE:NAME.
+    `of_user` lists the user-defined parts of model and task as KEY=MODULE:NAME.
     """
     refuse_unknown_prefixes(prepared.template.params, prepared.config)
     _refuse_what_is_not_kept(prepared)
@@ -97,7 +97,7 @@ def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
 
     def logits(params: Any) -> Any:
         apply = functools.partial(model.apply, {"params": params}, **inputs)
-        if isinstance(model, Decoder):  # which writes one text, [L], without an axis of a batch
+        if isinstance(model, Decoder):  # it generates one text, [L], without a batch axis
             model.apply({"params": params}, inputs["tokens"][0])
         return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
 
@@ -113,7 +113,7 @@ def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
 
 
 def _refuse_what_is_not_kept(prepared: Any) -> None:
-    """Raises an error if blocks cannot be scanned, or a kept site does not exist."""
+    """Raises an error if blocks cannot be scanned, or the model lacks a site that is to be kept."""
     wanted = resolved(prepared.config).get("model.remat_options.sites") or ()
     if not wanted and not prepared.config.model.scan_layers:
         return
@@ -130,9 +130,9 @@ def _refuse_what_is_not_kept(prepared: Any) -> None:
 
 
 def _refuse_shown_answers(prepared: Any) -> None:
-    """Raises InvalidInput if a prefix shows answers that are scored.
+    """Raises InvalidInput if a prefix mask shows scored answers to the model.
 
-    In language modelling data.unscored is checked before anything is read.
+    For language modelling, data.unscored is checked instead, before any data is read.
     """
     config, model, task = prepared.config, prepared.model, prepared.task
     if config.data.task == "language_modelling" or not isinstance(model, Decoder):
@@ -146,7 +146,7 @@ def _refuse_shown_answers(prepared: Any) -> None:
     batch = task.batch(0, 0)
     if not predicts_its_inputs(batch):
         return
-    is_scored = np.asarray(batch["weights"])[:, :-1] > 0  # whose target is the next input
+    is_scored = np.asarray(batch["weights"])[:, :-1] > 0  # positions whose target is the next input
     for length in lengths:
         if is_scored[:, : length - 1].any():
             first = int(is_scored.any(0).argmax())
@@ -157,7 +157,7 @@ def _refuse_shown_answers(prepared: Any) -> None:
 
 
 def _refuse_inseparable_objective(prepared: Any) -> None:
-    """Raises InvalidInput if a user-defined objective is not the sum over its chunks."""
+    """Raises InvalidInput if a user-defined objective does not equal its sum over chunks."""
     objective, name = prepared.objective, prepared.config.objective.name
     if not isinstance(objective, InChunks) or not is_user_defined(name):
         return
@@ -177,7 +177,7 @@ def _refuse_inseparable_objective(prepared: Any) -> None:
 
 
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput if an option by path names no parameter."""
+    """Raises InvalidInput if a path in an option is not the beginning of any parameter's path."""
     names = by_path(params)
     options = {
         "training.frozen": config.training.frozen,

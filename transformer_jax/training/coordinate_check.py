@@ -1,6 +1,6 @@
 """The coordinate check: the size of activations after some updates, by the model's width.
 
-Yang et al. 2022, arXiv:2203.03466, appendix D.1. With a right parametrisation no activation grows
+Yang et al. 2022, arXiv:2203.03466, appendix D.1. With a correct parametrisation no activation grows
 with the width, so a learning rate found for a narrow model suits a wide one.
 """
 
@@ -28,7 +28,7 @@ class Coordinate(NamedTuple):
     change: tuple[float, ...]
 
     def slopes(self, widths: Sequence[int]) -> tuple[float, float]:
-        """Returns the exponents e of size ~ width^e for both; 0 is the aim of a parametrisation."""
+        """Returns the exponents e in size ~ width^e for `rms` and `change`; ideally both are 0."""
         log_widths = np.log(widths)
         size, change = (
             float(np.polyfit(log_widths, np.log(np.maximum(sizes, 1e-30)), 1)[0]) for sizes in self
@@ -39,14 +39,14 @@ class Coordinate(NamedTuple):
 def coordinate_check(
     config: ConfigDict, widths: Sequence[int], steps: int
 ) -> dict[str, Coordinate]:
-    """Returns the sizes of activations of the first batch after a few updates at each width.
+    """Returns a Coordinate of each activation, by name, from `steps` updates at each width.
 
-    Activations are the outputs of the blocks and of their branches, and the logits. Each of two or
-    more widths replaces `model.width`. If `model.head_dim` is given, `model.num_heads` grows with
-    the width, since everything in a block has to.
+    Activations are the outputs of the blocks and of their branches, and the logits, for the first
+    batch. Each of two or more `widths` replaces `model.width`. If `model.head_dim` is given,
+    `model.num_heads` grows with the width, since all sizes in a block must.
 
     Raises:
-      ValueError: A width does not fit.
+      ValueError: A width does not fit the config.
     """
     task = make_task(config, allow=own_modules(config))
     measured = [_measure(_at_width(config, width), task, steps) for width in widths]

@@ -1,4 +1,4 @@
-"""Diagnosis of a step that was not finite."""
+"""Diagnosis of a step with a loss or gradient that was not finite."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +20,12 @@ class NonFinite(Stop):
 def non_finite(
     score: Callable[[Any, Batch], Sums], params: Any, batch: Batch, step: int
 ) -> NonFinite:
-    """Returns the error of an update that was not applied, with its reason and possible remedies.
+    """Returns the error for an update that was not applied, with a reason and possible remedies.
 
-    The reason is the first array that is not finite: of parameters, then loss, then gradients.
+    The reason is the first array that is not finite among parameters, loss and gradients.
 
     Args:
-      score: Sums of each example, without dropout.
+      score: Function from parameters and a batch to the sums of each example, without dropout.
       params: Parameters before the update.
       batch: Batch of the update.
       step: Number of updates before it.
@@ -37,7 +37,7 @@ def non_finite(
 
     try:
         loss, gradients = jax.value_and_grad(mean_loss)(params)
-    except jax.errors.JaxRuntimeError as error:  # a batch that trains in parts may not fit whole
+    except jax.errors.JaxRuntimeError as error:  # a batch trained in parts may not fit as a whole
         failed = str(error).partition("\n")[0][:200]
         reason = f"which array it was could not be looked for: {failed}"
     else:

@@ -23,12 +23,12 @@ class Evaluation(NamedTuple):
 
     means: dict[str, Any]  # loss in nats per target, accuracy, and bits_per_byte of text
     protocol: dict[str, Any]  # how the split was scored
-    # Loss, weight, correct weight (and bytes of text) of each example, arrays [N]; and its cluster,
-    # the document in which a window of running text begins.
+    # Arrays [N] with a value for each example: loss, weight, correct weight; bytes of
+    # text, if known; and cluster, the document in which a window of running text begins.
     sequences: dict[str, np.ndarray]
 
     def with_generated(self, means: dict[str, Any], protocol: dict[str, Any]) -> "Evaluation":
-        """Returns the evaluation with scores of generated output, and facts about these."""
+        """Returns the evaluation with scores of generated output added, and facts about them."""
         return Evaluation(self.means | means, self.protocol | protocol, self.sequences)
 
 
@@ -38,8 +38,8 @@ def make_score(
 ) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 
-    Equal models share it, e.g. the runs of a study. `places` is training.loss_chunk: positions
-    whose logits are made at once, or None for all.
+    Equal models, e.g. in the runs of a study, share the function. `places` is training.loss_chunk:
+    the number of positions whose logits are computed together, or None for all.
     """
     objective = in_chunks(CrossEntropy(), places)
 
@@ -55,14 +55,14 @@ def make_score(
 
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
-    """Returns the score function for the model and config of a Prepared or a Run."""
+    """Returns the score function for the model of a Prepared or a Run; see make_score."""
     return make_score(made.model, made.config.training.loss_chunk, made.sharding)
 
 
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
-    """Scores every target of a split (train, validation or test) once with `score`, see make_score.
+    """Scores every target of a split (train, validation or test) once with `score`; see make_score.
 
     `batch_size`, in examples, affects only speed.
     """

@@ -22,7 +22,7 @@ from transformer_jax.training.run import Run
 
 _THEIR_WORDS = {"padding": "pad", "begin": "cls", "end": "sep", "mask": "mask"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-# The end of an architecture's name -> the class of transformers that loads it with its head.
+# Ending of an architecture's name -> class in transformers that loads the model with its head.
 _AUTO = {
     "LMHeadModel": "AutoModelForCausalLM",
     "ForCausalLM": "AutoModelForCausalLM",
@@ -42,19 +42,19 @@ def export_run(
 ) -> str:
     """Writes a run into a folder that transformers' Auto classes and load_run can load.
 
-    The model card has the name of the run and the scores, split -> name -> number. pixel_mean and
-    pixel_deviation are those of `data` in the run's manifest. Returns the architecture.
+    The model card states `name` and `scores` (a number by split and name). `data` is that of the
+    run's manifest, with pixel_mean and pixel_deviation for images. Returns the architecture's name.
 
     Raises:
-      InvalidInput: transformers has no equivalent model or tokenizer, see to_huggingface, or the
-        folder is not empty. Nothing is written then.
+      InvalidInput: transformers has no equivalent model or tokenizer (see to_huggingface), or the
+        folder is not empty. In both cases nothing is written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
     tokenizer, framed = None, traits_of(run.config.data.task).framed
     if run.tokenizer is not None:
         tokenizer = as_huggingface(run.tokenizer, None if run.begins else framed)
-    is_framed = framed != "$A"  # special tokens stand around a text
+    is_framed = framed != "$A"  # special tokens surround a text
     settings = _settings_of(run, is_framed)
     exported = to_huggingface(run.model, run.params, folder, settings=settings)
     if tokenizer is not None:
@@ -80,7 +80,7 @@ def export_run(
 
 
 def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
-    """Returns entries of config.json beyond the model: class names, numbers of special tokens."""
+    """Returns further entries of config.json: class names, texts per example, special tokens."""
     settings: dict[str, Any] = {}
     if run.classes:
         settings["id2label"] = {str(number): name for number, name in enumerate(run.classes)}
@@ -89,7 +89,7 @@ def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
         settings["num_texts"] = run.num_texts
     origin = run.config.initial.weights
     if origin and is_of_huggingface(origin):
-        with contextlib.suppress(InvalidInput):  # gone, or offline: then a text has no end
+        with contextlib.suppress(InvalidInput):  # gone, or offline: no end token then
             stored = read_settings(folder_of(origin, weights=False))
             settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
     if run.tokenizer is not None and is_framed:
@@ -108,11 +108,11 @@ def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
 
 
 def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
-    """Returns tokenizer_config.json: the special tokens, and the longest text."""
+    """Returns the entries of tokenizer_config.json, e.g. special tokens and the longest length."""
     tokenizer, names = run.tokenizer, {}
     if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
-        if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file stays as it is
+        if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file is not changed
             special = {p: n for p, n in special.items() if tokenizer.number_of(n) is not None}
         names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in special.items()}
     types = ["token_type_ids"] if getattr(run.model, "num_types", 0) else []
@@ -126,7 +126,7 @@ def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
 
 
 def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any]) -> str:
-    """Returns the model card as Markdown: the model, its training and scores, how to load it."""
+    """Returns the model card as Markdown: the model, its training, its scores and its use."""
     config, count = run.config, sum(leaf.size for leaf in jax.tree.leaves(run.params))
     auto = next((v for end, v in _AUTO.items() if architecture.endswith(end)), "AutoModel")
     has_text = run.tokenizer is not None
@@ -173,13 +173,13 @@ Options that differ from the defaults of transformer_jax:
 
 
 def _without_folders(value: Any) -> Any:
-    """Returns the name of a file on this disk without its folders; other values unchanged."""
+    """Returns the name of a file on this disk without its folders, or any other value unchanged."""
     is_path = isinstance(value, str) and (value.startswith("/") or Path(value).exists())
     return Path(value).name if is_path else value
 
 
 def _table_of(scores: Mapping[str, Any]) -> str:
-    """Returns the section of scores as Markdown, empty if there are none."""
+    """Returns the section with scores as Markdown, or an empty text if there are none."""
     numbers = {
         split: {name: value for name, value in means.items() if is_number(value)}
         for split, means in scores.items()

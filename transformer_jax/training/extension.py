@@ -14,17 +14,17 @@ from transformer_jax.runs.listing import CELLS
 
 
 class Extension(NamedTuple):
-    """Changes with which a run continues from its newest checkpoint."""
+    """Changes of options with which a run continues from its newest checkpoint."""
 
-    config: ConfigDict  # the new one
+    config: ConfigDict  # the new config
     step: int  # number of updates so far
     changed: dict[str, tuple[Any, Any]]  # full key -> (old value, new value)
 
     def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
         """Records the extension in a run's directory, which this process has locked; idempotent.
 
-        The manifest's `legs` state the update from which options were changed, and the scores then.
-        `facts` identify the data.
+        The manifest's `legs` state the update at which options changed, and the scores at that
+        update. `facts` identify the data.
 
         Raises:
           InvalidInput: The data differs from the run's; nothing was written.
@@ -41,9 +41,9 @@ class Extension(NamedTuple):
             if split in stored
         }
         entry = {"from": self.step, "changed": self.changed, "scores": scores}
-        leg = json.loads(json.dumps(entry))  # as it will be read
+        leg = json.loads(json.dumps(entry))  # as it will be read back
         legs = manifest.get("legs", [])
-        if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
+        if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not again after a kill
             legs = [*legs, {**leg, "time": now()}]
         directory.step = self.step
         keys = sorted(stated(configs.flatten(self.config)))
@@ -57,11 +57,11 @@ def extension_of(
 ) -> Extension:
     """Returns a plan to extend a run with more updates or a different rate; writes nothing.
 
-    With `across_numerics` it may continue although it began with other numerics.
+    With `across_numerics`, a run that began with different numerics is accepted.
 
     Raises:
-      InvalidInput: There is no run, it is a cell of a study, something else would change, it has
-        no update left, or no checkpoint to continue from.
+      InvalidInput: There is no run, it is a cell of a study, other options would change, no
+        updates are left, or there is no checkpoint to continue from.
     """
     where = f"--workdir={directory.path}"
     if not directory.has_begun():

@@ -1,15 +1,15 @@
-"""Operations of a traced program (model FLOPs): two for a multiplication and an addition."""
+"""Operations in a traced program (model FLOPs): two for a multiplication with an addition."""
 
 import math
 from typing import Any
 
 from transformer_jax.jaxprs import operations_of, subprograms
 
-TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each of the forward pass
+TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each one in the forward pass
 
-# Kind of device, as jax names it -> dtype -> FLOPs a second of dense products, as the makers say
+# Kind of device, as jax names it -> dtype -> FLOPs per second of dense products, from the makers
 # (cloud.google.com/tpu/docs; NVIDIA H100, H200, A100). A TPU multiplies float32 as bfloat16 unless
-# jax_default_matmul_precision says otherwise, these GPUs as TF32.
+# jax_default_matmul_precision says otherwise; these GPUs multiply it as TF32.
 RATES = {
     "TPU v5 lite": {"bfloat16": 197e12, "float32": 197e12},
     "TPU v5": {"bfloat16": 459e12, "float32": 459e12},
@@ -21,15 +21,15 @@ RATES = {
 
 
 def flops_of(program: Any) -> float:
-    """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr.
+    """Returns 2 * the number of multiplications in a jaxpr's matrix products and convolutions.
 
-    Of alternative branches the most expensive counts; the body of a loop of unknown length
-    counts once.
+    Among alternative branches only the most expensive counts; the body of a loop of unknown
+    length counts once.
     """
     total = 0.0
     for equation in operations_of(program).eqns:
         name, numbers = equation.primitive.name, equation.params.get("dimension_numbers")
-        summed = 0.0  # numbers in each sum of products
+        summed = 0.0  # terms in each sum of products
         if name == "dot_general":
             (contracted, _), _ = numbers
             summed = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)

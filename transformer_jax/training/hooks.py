@@ -1,7 +1,7 @@
 """Hooks: functions that are called during training and return numbers by name, or None.
 
-The numbers go to metrics.jsonl as NAME_OF_THE_HOOK/NAME. The names of a hook's arguments, all of
-them copies, say what it needs:
+The numbers go to metrics.jsonl as NAME_OF_THE_HOOK/NAME. A hook receives the following values, as
+copies, if it has arguments of these names:
 
   state   the training state: step, params, opt_state
   run     the model as it would be loaded now (see load_run)
@@ -9,7 +9,7 @@ them copies, say what it needs:
   batch   the batch of the next update
   step    number of updates so far
 
-A hook that changes training is marked by `intervenes`, which identifies a study's cells too.
+A hook that changes training is marked by `intervenes`; it then helps to identify a study's cells.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ Numbers = Mapping[str, float]
 
 
 def intervenes(hook: Callable) -> Callable:
-    """Marks a hook that changes training: it returns a new state, or (state, numbers)."""
+    """Marks a hook that changes training; such a hook returns a new state, or (state, numbers)."""
     hook.intervenes = True  # ty: ignore[missing-attribute]
     return hook
 
@@ -65,7 +65,7 @@ def residual_norms(run: Run, batch: Batch) -> Numbers:
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
     """Mean entropy in nats of the attention weights of each layer, over a batch's tokens.
 
-    Weights that are not distributions, of sigmoids or differences, have none.
+    Layers whose weights are not distributions (sigmoids, differences) are left out.
     """
     where = (run.model, run.sharding, "*attention.weights")
     entropies = _at_sites(*where, _entropy, run.params, batch["inputs"])
@@ -85,7 +85,7 @@ def _entropy(weights: jax.Array) -> jax.Array:
 def _at_sites(
     model: Any, sharding: "Sharding | None", pattern: str, of: Callable, params: Any, inputs: Any
 ) -> dict[str, jax.Array]:
-    """Returns a number per site that matches a pattern."""
+    """Returns the value of `of` at each site that matches a pattern, by site."""
     with sharded(sharding):
         values = inspection.capture(model, params, inputs, pattern)
         return {name: of(value) for name, value in values.items()}
@@ -110,20 +110,20 @@ def call_hooks(
     """Calls hooks by name, one after another, after `step` updates.
 
     Args:
-      run_of: Function from a state, whose parameters this process has whole, to a run.
+      run_of: Function from a state to a run whose parameters this process has whole.
       state: The state after an update.
-      names, task, order, step: The hooks, the data and the seed of its order, and updates so far.
+      names, task, order, step: Hooks, data, seed of its order, and number of updates so far.
       allow: Modules that may be imported.
     Returns:
-      The state, unchanged unless a hook intervened, and the numbers.
+      The state, unchanged unless a hook intervened, and the numbers by HOOK/NAME.
     Raises:
-      InvalidInput: A user-defined hook failed, or returned a value of a wrong type.
+      InvalidInput: A user-defined hook failed, or returned a value of the wrong type.
     """
     row: dict[str, float] = {}
     for name in names:
         hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
         is_own = is_user_defined(name)
-        makers = {  # copies, since a hook may keep them and the next update ends the state
+        makers = {  # copies: a hook may keep them, and the next update reuses the state's memory
             "state": lambda state=state: whole(jax.tree.map(jnp.copy, state)),
             "run": lambda state=state: _copied(run_of(state)),
             "task": lambda: task,

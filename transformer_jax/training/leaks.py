@@ -1,4 +1,4 @@
-"""Checks of user-defined components before they train: no leaks, no NaN from padding."""
+"""Checks of user-defined components before training: no leaks, no NaN from padding."""
 
 import inspect
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from transformer_jax.training.prepared import Prepared
 
 _NOISE = 0.3  # standard deviation of the parameters; with zeros a leak would not show
 _ROWS = 4  # rows of the batch that are used
-_tried: set[Any] = set()  # models that passed; a study has the same one in many cells
+_tried: set[Any] = set()  # models that passed; many cells of a study have the same model
 
 
 def refuse_what_leaks(prepared: Prepared) -> None:
-    """Tries a model with user-defined components on one batch, which takes a second.
+    """Raises InvalidInput if a model with user-defined components fails on one batch.
 
-    Logits of a model that predicts its next inputs must not depend on later tokens or on other
-    documents; those of a decoder on no token that its masks hide; and no scored logits on padding.
-    They must be finite even if a query may attend to nothing, as padded queries do.
+    Takes a second. Logits of a model that predicts its next inputs must not depend on later tokens
+    or other documents, those of a decoder not on tokens that its masks hide, and scored logits not
+    on padding. Logits must be finite even if a query can attend to nothing, like padded queries.
 
     Raises:
       InvalidInput: A check fails; the message names the positions.
@@ -77,7 +77,7 @@ def refuse_what_leaks(prepared: Prepared) -> None:
 
 
 def _rows_of_most_kinds(batch: Batch) -> Batch:
-    """Returns a few rows, those with most padding and most documents."""
+    """Returns a few rows of a batch: those with the most padding and the most documents."""
     segments = batch["inputs"].get("segments")
     if segments is None:
         return take_rows(batch, slice(0, _ROWS))
@@ -88,14 +88,14 @@ def _rows_of_most_kinds(batch: Batch) -> Batch:
 
 
 def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Yields tokens to change, positions whose logits must stay, and the message if they do not."""
+    """Yields the tokens to change, the logits that must stay, and the message if they change."""
     inputs, model = batch["inputs"], prepared.model
     if "tokens" not in inputs:
         return
     shape = inputs["tokens"].shape
     segments = inputs.get("segments")
     from_left = getattr(prepared.task, "reads_from_left", predicts_its_inputs(batch))
-    # A user's mask may show a prefix.
+    # A user-defined mask may show later tokens, e.g. of a prefix.
     hides_later = not hasattr(model, "is_causal") or model.is_causal()
     if (from_left or isinstance(model, Decoder)) and hides_later:
         middle = shape[-1] // 2
@@ -108,7 +108,7 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
     if segments is not None:
         reason = "tokens at padded places change what is scored"
         yield segments == 0, batch["weights"] > 0, reason
-    if isinstance(model, Decoder):  # what may depend on the first token by the masks
+    if isinstance(model, Decoder):  # places that the masks allow to depend on the first token
         reached = np.arange(shape[-1]) == 0
         for spec in block_specs(model.options):
             mask = mask_of(spec.options, jnp.arange(shape[-1]), True, None)

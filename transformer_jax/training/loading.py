@@ -41,7 +41,7 @@ def _run_of_huggingface(source: str | Path) -> Run:
         begins = _begins_of(read_generation(folder) or settings, tokenizer, source)
     model, params = from_huggingface(folder)
     num_classes = getattr(model, "num_classes", None) or 0
-    labels = settings.get("id2label")  # LABEL_0, ... if it does not name them all
+    labels = settings.get("id2label")  # LABEL_0, ... if not all are named
     named = labels if isinstance(labels, dict) and len(labels) == num_classes else {}
     names = [str(named.get(str(number), f"LABEL_{number}")) for number in range(num_classes)]
     return Run(
@@ -51,13 +51,13 @@ def _run_of_huggingface(source: str | Path) -> Run:
         tokenizer=tokenizer,
         step=0,
         classes=tuple(name if name.isprintable() else repr(name) for name in names),
-        num_texts=2 if settings.get("num_texts") == 2 else 1,  # as export_run says it
+        num_texts=2 if settings.get("num_texts") == 2 else 1,  # as export_run writes it
         begins=begins,
     )
 
 
 def _begins_of(settings: Mapping[str, Any], tokenizer: Any, source: str | Path) -> tuple[int, ...]:
-    """Returns the begin tokens of a Hugging Face encoder–decoder; () if they are as ours.
+    """Returns the begin tokens of a Hugging Face encoder–decoder, or () for this package's framing.
 
     Raises:
       InvalidInput: The folder lacks the tokenizer or the begin token, or its end token is wrong.
@@ -88,25 +88,25 @@ def load_run(
     allow: Collection[str] = (),
     mesh: Mapping[str, int] | None = None,
 ) -> Run:
-    """Returns a run with its newest whole checkpoint; writes nothing, so read-only copies suffice.
+    """Returns a run with its newest whole checkpoint; writes nothing, so a read-only copy suffices.
 
-    A Hugging Face model becomes a run with `step` 0 whose `config` is that of
-    config_from_huggingface, for longer texts.
+    A Hugging Face model becomes a run with `step` 0 and the config of config_from_huggingface,
+    changed to allow longer texts.
 
     Args:
       workdir: Directory of the run; or a folder with config.json and model.safetensors, or a
-        repository of the hub, OWNER/NAME.
-      say: Receives a line about each skipped checkpoint.
-      allow: Modules of the run's own classes that may be imported; without them such a run
-        is refused, and nothing of it is executed.
-      mesh: Devices over which parameters are spread, e.g. {"fsdp": 8}, by the axes of `mesh` in
-        a config; one device if None, whatever it was trained on. A Hugging Face model is
-        spread once it is loaded.
+        repository on the hub, OWNER/NAME.
+      say: Receives warnings, such as a line about each skipped checkpoint.
+      allow: Modules with the run's user-defined classes that may be imported; a run that needs
+        other modules is refused, and none of its code is executed.
+      mesh: Number of devices by axis of `mesh` in a config, e.g. {"fsdp": 8}, over which the
+        parameters are spread; None for one device, whatever the run was trained on. A Hugging
+        Face model is spread after it is loaded.
     Returns:
       The run, ready to apply, with averaged weights if it was trained with them.
     Raises:
-      InvalidInput: There is no run or no whole checkpoint, it is damaged, has a different
-        tokenizer from the run's, or the mesh has more devices than there are.
+      InvalidInput: There is no run or no whole checkpoint, the run is damaged, its tokenizer is
+        not the one that it was trained with, or the mesh has more devices than there are.
     """
     if is_of_huggingface(workdir):
         run = _run_of_huggingface(workdir)
@@ -121,7 +121,7 @@ def load_run(
         raise InvalidInput(
             f"{directory.path}/tokenizer.json: not the tokenizer that this run was trained with"
         )
-    if own_modules(config) <= set(allow):  # if not, the next lines refuse
+    if own_modules(config) <= set(allow):  # otherwise the calls below refuse
         flat = configs.flatten(config)
         configs.report(import_own(flat) or problems_of(flat))
         for choice in changed_code(manifest, fingerprint_of_own(config)):
@@ -163,7 +163,7 @@ def _over(
 def refuse_unlike(run: Run, task: Any, source: str) -> None:
     """Raises InvalidInput if a model does not fit the classes, tokens or sizes of a task.
 
-    `source` is the name of the data, for messages.
+    `source` is the name of the data in error messages.
     """
     if run.tokenizer is None and task.tokenizer is not None:
         raise InvalidInput("this run has no tokenizer.json: the model reads no text")

@@ -1,8 +1,8 @@
-"""The training loop: begins, steps, logs, evaluates, saves and ends one run or several together.
+"""The training loop, which trains, logs, evaluates and saves one run or several runs together.
 
 A step is a pure function of state and batch, and the batch of a step is a pure function of seed and
-step. So a run that is killed at any point and started again ends with the same bits, and logging,
-evaluating or saving more often changes none of them.
+step. So a run that is killed at any point and started again ends with the same bits, however often
+it logs, evaluates or saves.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from transformer_jax.training.extension import Extension
     from transformer_jax.training.run import Run
 
-_SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
+_SECONDS_PER_CALL = 1.0  # longest that one call of the program may keep signals waiting
 
 
 def train(
@@ -59,16 +59,16 @@ def train(
     profile: bool = False,
     extension: "Extension | None" = None,
 ) -> dict[str, float]:
-    """Trains a config in a run directory, or resumes the run in it.
+    """Trains the model of a config in a run directory, or resumes the run there.
 
     Args:
-      config: A config of load_config; it is checked again.
+      config: A config from load_config; it is checked again.
       workdir: A new or empty directory, or that of the same run.
       progress: Receives reports; they are printed if None.
-      allow: Further modules that may be imported, for a run that this one starts from.
-      across_numerics: Whether a run that began with other numerics may resume, see provenance.
-      profile: Whether to write a trace of some steps to `profile` in the directory.
-      extension: Changes of the config with which an earlier run continues.
+      allow: Further modules that may be imported by a run that this one starts from.
+      across_numerics: Whether a run that began with different numerics may resume; see provenance.
+      profile: Whether to write a trace of some steps to the folder `profile` in `workdir`.
+      extension: Changes of options with which an earlier run continues.
 
     Returns:
       The last row of metrics.jsonl.
@@ -127,9 +127,9 @@ def train_members(
 ) -> None:
     """Trains runs together, each to its end; one that fails (see its `error`) stops no other.
 
-    There are at most as many as the program is wide, and they differ in seeds and traced options.
-    The program is that of the first member if None. `trace_to` is a folder for a trace of the
-    second call by jax's profiler; the first call is not typical.
+    There are at most as many runs as the program is wide; they differ in seeds and traced options.
+    If `program` is None, that of the first member is used. `trace_to` is a folder for the trace of
+    jax's profiler from the second call; the first call is not typical.
     """
     try:
         for member in members:
@@ -159,12 +159,12 @@ def _take_steps(
     if not requests:
         return
     try:
-        _ = program.compiled  # it takes a batch of the task, as the thread below does
+        _ = program.compiled  # compiled before the thread starts: both read batches
         with contextlib.nullcontext() if trace_to is None else jax.profiler.trace(trace_to):
             with meanwhile(piece for member in requests for piece in member.later_batches()):
                 results = program.take([*requests.values()])
                 taken = time.monotonic()
-            waited = time.monotonic() - taken  # for a batch that was being made
+            waited = time.monotonic() - taken  # for a batch that was still being made
         stop.agree()
     except Exception as error:
         for member in requests:
@@ -178,7 +178,7 @@ def _take_steps(
 class Member:
     """A run that is trained alone or together with others: its files, its state, its schedule.
 
-    It needs no more steps if it `has_ended`, early because of an `error`.
+    A member that `has_ended` needs no more steps; if it has an `error`, it ended early.
     """
 
     def __init__(
@@ -193,12 +193,12 @@ class Member:
     ) -> None:
         """Reads and writes nothing yet.
 
-        `make` is called once the directory is locked. A cell of a study has further entries of the
-        manifest, `cell`; it writes no sample and no picture, and calls `at_end` instead.
+        `make` is called after the directory is locked. For a cell of a study, `cell` has further
+        entries of the manifest; a cell writes no sample or picture, and calls `at_end` instead.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
-        # Only then are measured times those of this run.
+        # Only if a run is alone are the measured times its own.
         self.is_alone = (cell or {}).get("members", 1) == 1
         self.has_ended = False
         self.error: BaseException | None = None
@@ -206,7 +206,7 @@ class Member:
         self.write: Callable[[list[dict]], None] = lambda rows: None
         self.warnings: list[str] = []
         self.seconds_per_step = 0.0
-        self._open = contextlib.ExitStack()  # the run's lock and what it writes to
+        self._open = contextlib.ExitStack()  # the run's lock and writers
         folder, keep = directory.file("checkpoints"), config.checkpoint.keep
         self.checkpoints = Checkpoints(folder, keep, self._warn)
 
@@ -221,7 +221,7 @@ class Member:
                 raise
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run; its directory keeps the reason, unless that cannot be written."""
+        """Ends the run and records the error in its directory, if that can be written."""
         self.error = error
         try:
             self._end(error)
@@ -229,7 +229,7 @@ class Member:
             self.error = reason
 
     def _end(self, error: BaseException | None = None) -> None:
-        self.has_ended, self.state = True, None  # others may need the memory
+        self.has_ended, self.state = True, None  # other members may need the memory
         of_error = (None,) * 3 if error is None else (type(error), error, error.__traceback__)
         self._open.__exit__(*of_error)
 
@@ -244,7 +244,7 @@ class Member:
         is_new = drawn is not None
         self.state = self._restored(is_new) or drawn or self._start()
         if directory.step == steps and directory.status() == "done":
-            if not directory.has_scores():  # evaluation.json is damaged: the end is scored again
+            if not directory.has_scores():  # evaluation.json is damaged: score the last step again
                 self._add_evaluation(rows := directory.metrics()[-1:], is_last=True)
                 directory.cut_metrics(steps - 1)
                 directory.append_metrics(rows)
@@ -254,7 +254,7 @@ class Member:
         if directory.step < steps:
             if not is_new:
                 announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
-            directory.drop_scores()  # of an end that it had before it was extended
+            directory.drop_scores()  # those from its end before it was extended
         directory.write_status("running")
         writers = self.config.logging.writers if is_first() else ()
         if writers:
@@ -266,7 +266,7 @@ class Member:
             self._finish()
 
     def next_request(self) -> StepRequest:
-        """Returns the steps to take next."""
+        """Returns the request for the next steps."""
         started = time.monotonic()
         self.num_steps = num_steps = self._affordable_steps()
         batches = self.batches.take(range(self.directory.step, self.directory.step + num_steps))
@@ -275,15 +275,15 @@ class Member:
         return StepRequest(self.numbers, self.state, stacked, np.int32(num_steps))
 
     def later_batches(self) -> Iterator[Callable[[], None]]:
-        """Yields work for the next request, to be done during this one."""
+        """Yields functions that make the next request's batches, to be called during this one."""
         first = self.directory.step + self.num_steps
         for step in range(first, min(first + self.num_steps, self.config.training.steps)):
             yield functools.partial(self.batches.make, step)
 
     def go_on(self, result: StepResult, waited: float = 0.0) -> None:
-        """Logs, evaluates and saves what is due after the requested steps.
+        """Logs, evaluates and saves, as far as due, after the requested steps.
 
-        `waited` are the seconds that were spent waiting for a batch.
+        `waited` is the time in seconds that was spent waiting for a batch.
 
         Raises:
           NonFinite: A step was not finite; the run was saved before it.
@@ -305,7 +305,7 @@ class Member:
         must_save = is_last or not finite or self.stop.signal is not None
         if must_save or step % config.checkpoint.every == 0:
             self._save(must_save)
-        self.write(rows)  # to services, which may fail: the run is saved
+        self.write(rows)  # to services that may fail, so after the run is saved
         if not finite:
             from transformer_jax.training.diagnosis import non_finite
 
@@ -323,7 +323,7 @@ class Member:
     # ---- starting
 
     def _prepare(self) -> TrainState | None:
-        """Reads data and model, and marks the directory as begun; returns a new run's state."""
+        """Prepares the run and its directory; returns a new run's state, or None if resumed."""
         config, directory = self.config, self.directory
         self.prepared = prepared = self.make()
         self.task, self.allow = prepared.task, prepared.allow
@@ -348,7 +348,7 @@ class Member:
         facts = {
             "seed": config.seed,
             "parameters": prepared.num_parameters,
-            # User-defined tasks may give numpy's numbers, which JSON does not hold.
+            # User-defined tasks may return numpy numbers, which JSON cannot hold.
             "sizes": {name: np.asarray(size).tolist() for name, size in self.task.sizes.items()},
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
@@ -397,7 +397,7 @@ class Member:
         return fingerprint_of(self.config.initial)
 
     def _start(self) -> TrainState:
-        """Returns the state at step 0, with which user-defined code was tried."""
+        """Returns the state at step 0, after trying user-defined code with it."""
         if own_rows_of_model(self.config):
             from transformer_jax.training.leaks import refuse_what_leaks
 
@@ -417,9 +417,9 @@ class Member:
     # ---- going on
 
     def _affordable_steps(self) -> int:
-        """Returns the number of steps of the next call, about a second's.
+        """Returns the number of steps in the next call, which takes about a second.
 
-        A call ends at the next evaluation, checkpoint or hook; the first one is a single step.
+        A call ends no later than the next evaluation, checkpoint or hook. The first has one step.
         """
         if not self.seconds_per_step:
             return 1
@@ -432,7 +432,7 @@ class Member:
         return min(ahead, self.prepared.capacity, agreed(affordable))
 
     def _log(self, result: StepResult, waited: float) -> tuple[list[dict[str, float]], bool]:
-        """Returns the rows that became due, and whether all steps were finite."""
+        """Returns the log's rows that became due, and whether all steps were finite."""
         losses, norms, applied = (leaf[: self.num_steps] for leaf in result.records)
         per_step = self.making_seconds / self.num_steps
         per_step += (result.seconds + waited) / result.num_steps
@@ -450,7 +450,7 @@ class Member:
         return rows, taken == self.num_steps
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
-        """Adds the validation scores to the row of the step; at the end also the test scores."""
+        """Adds the validation scores, and at the end the test scores, to the row of the step."""
         from transformer_jax.training.measuring import facts_of_metrics, measured
 
         config, directory, task = self.config, self.directory, self.task
@@ -467,7 +467,7 @@ class Member:
                 scored[split] = scored[split].with_generated(*written)
             row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
         asked = config.evaluation.metrics
-        run = self._run(whole) if asked else run  # these get all parameters on each host
+        run = self._run(whole) if asked else run  # metrics get all parameters on each host
         options: dict[str, Any] = {}
         if asked and is_last:
             before = [old for old in directory.metrics() if old["step"] < rows[0]["step"]]
@@ -505,7 +505,7 @@ class Member:
     def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
         state = self.prepared.unstacked(self.state)
-        must |= not self.is_alone  # members of one program do not go on meanwhile
+        must |= not self.is_alone  # members of one program wait for each other anyway
         self.checkpoints.try_to_save(self.directory.step, state, extra, must)
 
     def _warn(self, text: str) -> None:
@@ -515,7 +515,7 @@ class Member:
     # ---- ending
 
     def _finish(self) -> None:
-        """Writes a sample and a picture, prints the scores, and ends."""
+        """Ends the run: writes a sample and a picture and prints the scores, or calls `at_end`."""
         directory = self.directory
         if self.cell is not None:
             self.at_end(self._run())
@@ -548,7 +548,7 @@ class Member:
     def _run(
         self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None
     ) -> "Run":
-        """Returns the current parameters as a Run, passed through `get` if it is given."""
+        """Returns a Run with the current parameters, to which `get` is applied if given."""
         from transformer_jax.training.run import to_write
 
         state = self.state if state is None else state

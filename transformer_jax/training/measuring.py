@@ -1,4 +1,4 @@
-"""Metrics of a run besides the scores of its evaluation: see transformer_jax/metrics.py.
+"""Metrics of a run besides the scores of its evaluation; see transformer_jax/metrics.py.
 
 They are computed separately from the evaluation, so the choice of metrics changes none of its
 bits, and finished runs get the same metrics from their checkpoints.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformer_jax.sharding import Sharding
     from transformer_jax.training.run import Run
 
-_TRIED = 4  # examples that a metric is tried on
+_TRIED = 4  # number of examples on which a metric is tried
 _ON_DEVICE = {"logits", "targets", "weights"}
 _AT_ANY_TIME = {*_ON_DEVICE, "examples"}
 
@@ -44,20 +44,20 @@ def measured(
     tell: Callable[[str], None] | None = None,
     again: bool = False,
 ) -> dict[str, float | None]:
-    """Returns the values of those metrics that are due after a split was evaluated.
+    """Returns the values, by name, of the metrics that are due after an evaluation of a split.
 
     Args:
       names: Entries of METRICS, or MODULE:NAME.
       run, task: The current model, and its data.
-      split, evaluation: Validation or test, and its scores, at the end those of generated output
-        too.
+      split, evaluation: Validation or test, and its scores; at the end of training these include
+        the scores of generated output.
       allow: Modules that may be imported.
-      curve: Rows so far, see curve_of, or None while training continues.
-      tell: Receives errors of user-defined metrics, which are then None, so that a finished run
-        is not lost. If None, errors are raised.
+      curve: Rows so far (see curve_of), or None while training continues.
+      tell: Receives errors in user-defined metrics, whose values are then None, so that a
+        finished run is not lost. If `tell` is None, errors are raised.
       again: Whether to also compute metrics that the evaluation already has.
     Raises:
-      InvalidInput: A user-defined metric failed, or returned no number.
+      InvalidInput: A user-defined metric failed, or returned neither a number nor None.
     """
     arguments = {
         "examples": evaluation.sequences,
@@ -72,9 +72,9 @@ def measured(
         function = chosen(METRICS, name, "evaluation.metrics", allow)
         wanted = _arguments_of(function)
         if name in evaluation.means and not again:
-            continue  # every run of the task has it
+            continue  # already evaluated, as in every run of the task
         if curve is None and not wanted <= _AT_ANY_TIME:
-            continue  # at the end
+            continue  # due only at the end
         try:
             with faults_of(*([f"evaluation.metrics={name}"] if is_user_defined(name) else [])):
                 if wanted & _ON_DEVICE:
@@ -95,10 +95,10 @@ def measured(
 def try_metrics(
     run: "Run", task: Task, score: Callable[[Any, Batch], Sums], allow: Collection[str]
 ) -> None:
-    """Tries user-defined metrics on one batch, those that are measured during training.
+    """Tries user-defined metrics on one batch: those due during training, and those of the curve.
 
     Raises:
-      InvalidInput: One of them failed, or returned no number.
+      InvalidInput: One of them failed, or returned neither a number nor None.
     """
     own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
     batch = next(iter(task.evaluation_batches("validation", _TRIED)))
@@ -111,7 +111,7 @@ def try_metrics(
     scored = evaluate(score, run.params, first, "validation", _TRIED)
     at = (run, first, "validation", scored, allow)
     measured(own, *at)
-    # Rows of a curve, with the entries that those of a run have.
+    # Rows of a curve with the same entries as those of a run.
     row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
     row |= {f"eval/{name}": value for name, value in scored.means.items()}
     curve = curve_of([{"step": n, **row} for n in (1, 2, 3)], task.counted, 1, 1.0, alone=True)
@@ -124,7 +124,7 @@ def try_metrics(
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is one real number of Python, numpy or jax."""
+    """Returns whether a value is a single real number from Python, numpy or jax."""
     dtype = np.asarray(value).dtype
     return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
 
@@ -134,7 +134,7 @@ def _arguments_of(function: Callable) -> Set[str]:
 
 
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
-    """Returns facts about metrics to be stored, so that judging imports nothing."""
+    """Returns facts about metrics, by name, which are stored so that judging imports nothing."""
     return {
         name: {
             **metric_facts(name)._asdict(),
@@ -145,9 +145,9 @@ def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
 
 
 def results_of(row: Mapping[str, Any], target: str) -> str:
-    """Describes the scores of both splits in the last row of metrics.jsonl, one line each.
+    """Returns a line for each score, of both splits, in the last row of metrics.jsonl.
 
-    `target` is the unit that a loss is the mean over.
+    `target` is the unit over which losses are averaged.
     """
     names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
     size, lines = max(13, *map(len, names)), []
@@ -167,11 +167,11 @@ def curve_of(
 ) -> list[dict[str, Any]]:
     """Returns rows of metrics.jsonl with the cost of training so far.
 
-    An update takes `per_update` units `counted`, e.g. "tokens", and some operations. Seconds are
-    None unless times are those of the run `alone`.
+    An update processes `per_update` units, which `counted` names (e.g. "tokens"), in `operations`
+    operations. Seconds are None unless the run was `alone`, so that measured times are its own.
     """
     curve, before, seconds = [], 0, 0.0
-    # Evaluations before the first row with a time take that time.
+    # Rows before the first one with a time use that time.
     step_ms = next((row["time/step_ms"] for row in rows if "time/step_ms" in row), 0.0)
     for row in rows:
         updates, step_ms = row["step"], row.get("time/step_ms", step_ms)
@@ -187,7 +187,7 @@ def curve_of(
 def _sums_by_example(
     model: Any, sharding: "Sharding | None", function: Callable, params: Any, batch: Any
 ) -> tuple:
-    """Returns a metric's values, [B, ...]."""
+    """Returns a metric's sums for each example, a tuple of arrays [B, ...]."""
     with sharded(sharding):
         logits = model.apply({"params": params}, **batch["inputs"])
     given = {**batch, "logits": logits}

@@ -1,4 +1,4 @@
-"""Memory of a training step: what it needs, what a device has, and remedies if it is too little."""
+"""Memory of a training step: the need, the memory of a device, and remedies for a lack of it."""
 
 import contextlib
 import math
@@ -15,7 +15,7 @@ from transformer_jax.config_files import changed, defaults, resolved
 from transformer_jax.errors import InvalidInput
 
 GIB = 1 << 30
-_CHUNK = 128  # places, or queries
+_CHUNK = 128  # positions, or queries, per chunk
 _REMEDIES = {
     "loss in chunks": {"training.loss_chunk": _CHUNK},
     "bfloat16": {"model.dtype": "bfloat16"},
@@ -25,21 +25,21 @@ _REMEDIES = {
 
 
 def host_memory() -> int:
-    """Returns the memory in bytes that this process may use, by machine, container or job."""
+    """Returns the bytes of memory that machine, container and job allow this process to use."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _limits_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")):
-        with contextlib.suppress(OSError, ValueError):  # "max", or another system
+        with contextlib.suppress(OSError, ValueError):  # "max" (no limit), or not Linux
             limits.append(int(file.read_text()))
     return min(limits)
 
 
 def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
-    """Yields files of the memory limits of this process's control groups and enclosing ones.
+    """Yields the files with memory limits of this process's control groups and enclosing groups.
 
-    A container sees its own group as the root; a Slurm or systemd job has a further one inside.
+    A container sees its own group as the root; a Slurm or systemd job has a further group inside.
     """
     yield from (root / "memory.max", root / "memory" / "memory.limit_in_bytes")
-    with contextlib.suppress(OSError):  # another system
+    with contextlib.suppress(OSError):  # not Linux
         for line in own.read_text().splitlines():
             _, kinds, path = line.split(":", 2)
             group = Path(path.lstrip("/"))
@@ -51,7 +51,7 @@ def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
 
 
 def device_memory(device: Any) -> int | None:
-    """Returns the bytes that programs may use on a device, or None if it does not say."""
+    """Returns the bytes that programs may use on a device, or None if they are not known."""
     if device.platform == "cpu":
         return host_memory() // jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")
@@ -68,16 +68,16 @@ def laid_out_bytes(compiled: Any) -> int:
 
 def peak_bytes(compiled: Any, platform: str) -> int:
     """Returns the peak memory of a program compiled for cpu, gpu or tpu, in bytes."""
-    if platform == "cpu":  # whose peak leaves temporaries out
+    if platform == "cpu":  # its reported peak omits temporaries
         return laid_out_bytes(compiled)
     analysis = compiled.memory_analysis()
     return 0 if analysis is None else int(analysis.peak_memory_in_bytes)
 
 
 def bytes_refused(error: Exception) -> int | None:
-    """Returns how many bytes of main memory a compiler required when it failed.
+    """Returns the bytes of main memory that a compiler required when it failed.
 
-    0 if it did not say how many; None if it failed for a different reason.
+    Returns 0 if the error does not state their number, and None if the reason was different.
     """
     reason = str(error)
     if "RESOURCE_EXHAUSTED" not in reason or re.search("vmem|smem|Shared memory", reason):
@@ -90,7 +90,7 @@ def bytes_refused(error: Exception) -> int | None:
 
 
 def refuse_large_state(template: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput if a state of these shapes and its gradients alone are too large."""
+    """Raises InvalidInput if a state of these shapes and its gradients alone exceed the memory."""
     device, needed = jax.local_devices()[0], nbytes(template) + nbytes(template.params)
     has = device_memory(device)
     if has is not None and needed > has:
@@ -103,7 +103,7 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def refusal_explained(config: ConfigDict) -> Generator[None]:
-    """Raises InvalidInput with remedies if a config's step is not compiled for lack of memory."""
+    """Raises InvalidInput with remedies if compiling a config's step fails for lack of memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -121,7 +121,7 @@ def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
 
 
 def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
-    """Returns the error that a step does not fit: what it needs, what there is, and remedies."""
+    """Returns the error for a step that does not fit: needed and available memory, and remedies."""
     device, helps = jax.local_devices()[0], remedies_for(config).values()
     has = device_memory(device)
     needs = f"{needed / GIB:.1f} GiB" if needed else "more memory than there is"
@@ -139,7 +139,7 @@ def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
 
 
 def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
-    """Returns changes of options, by name, that make a config's step need less memory."""
+    """Returns changes of options, by remedy, with which a config's step needs less memory."""
     parts = 2 * config.training.accumulation
     remedies = _REMEDIES | {"the batch in parts": {"training.accumulation": parts}}
     is_short = config.data.length <= _CHUNK
@@ -149,7 +149,7 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
         if any(values[key] != usual[key] for key in keys):
             continue
         if not (is_short and name.endswith("in chunks")):
-            with contextlib.suppress(InvalidInput):  # the config cannot take it
+            with contextlib.suppress(InvalidInput):  # the config does not allow it
                 changed(config, changes)
                 helps[name] = changes
     return helps

@@ -23,13 +23,13 @@ def adafactor(
 ) -> Transformation:
     """Factored second moments (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
 
-    Factored for arrays with two axes of 128 or more; smaller ones are kept whole.
+    Moments are factored for arrays with two axes of 128 or more, and whole for smaller arrays.
 
     Args:
       decay_rate: Exponent with which older moments decay.
       clip: Largest root mean square of an update.
       scale_by_parameters: Whether updates are relative to the size of the parameters, as in the
-        paper; then the rate should be higher.
+        paper; the learning rate should then be higher.
     """
     rule = [optax.scale_by_factored_rms(decay_rate=decay_rate), optax.clip_by_block_rms(clip)]
     if scale_by_parameters:
@@ -48,14 +48,14 @@ def muon(
 
     Jordan et al. 2024, kellerjordan.github.io/posts/muon; updates are scaled to the size of
     AdamW's, 0.2 sqrt(max(inputs, outputs)), so that one learning rate serves both (Liu et al.
-    2025, arXiv:2502.16982, section 2.2). The parameter's name decides which axes are a matrix, so
+    2025, arXiv:2502.16982, section 2.2). The parameter's name decides which axes form a matrix, so
     stacked kernels of experts are treated one by one.
 
     Args:
       beta: Decay of the momentum.
       nesterov: Whether to use Nesterov momentum.
-      b1: AdamW's, for embeddings, norms, biases and parameters outside the blocks.
-      b2: AdamW's.
+      b1: AdamW's b1, for embeddings, norms, biases and parameters outside the blocks.
+      b2: AdamW's b2, for the same parameters.
     """
     numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
     matrices = map_paths(lambda path: numbers if is_hidden_kernel(path) else None)
@@ -75,12 +75,12 @@ def schedule_free(
 ) -> Transformation:
     """AdamW whose evaluated weights are a running mean, instead of a decaying learning rate.
 
-    Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Goes with the schedules `constant` and
-    `warmup_constant`. Models are evaluated and loaded with the mean.
+    Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Suits the schedules `constant` and
+    `warmup_constant`. Models are evaluated and loaded with the mean of the weights.
 
     Args:
-      b1: Weight of the mean in the point where gradients are taken; part of the state.
+      b1: Weight of the mean in the point at which gradients are taken; stored in the state.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
-    # optax counts from 1 when it weighs by rates; a schedule counts the updates before.
+    # optax weights by rates and counts from 1; a schedule counts the earlier updates.
     return optax.contrib.schedule_free(base, lambda count: parts.schedule(count - 1), b1=b1)

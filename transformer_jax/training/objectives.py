@@ -1,6 +1,6 @@
 """Training objectives: the entries of `objective.name`.
 
-An objective is any object with the method `sums` of CrossEntropy.
+An objective is any object with a method `sums` like that of CrossEntropy.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
       weights: [...] float, 0 where nothing is scored.
       smoothing: The e above, in [0, 1).
     Returns:
-      [...] nats.
+      Losses [...] in nats.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     counts = weights > 0
@@ -49,17 +49,17 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
 
 
 class Sums(NamedTuple):
-    """Weighted sums over tokens; they add up over batches, then divide once."""
+    """Weighted sums over tokens, to be added up over batches and divided once."""
 
     loss: Array  # in nats
-    correct: Array  # weight of the targets that had the largest logit
-    weight: Array  # of all targets
+    correct: Array  # weight of the targets that have the largest logit
+    weight: Array  # weight of all targets
 
 
 def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Sums:
     """Returns the sums of each example, [B] each, float32 or wider.
 
-    Args: As in cross_entropy, with an axis of B examples in front.
+    Args: As in cross_entropy, with a leading axis of B examples.
     """
     losses = cross_entropy(logits, targets, weights, smoothing)
     correct = weights * (logits.argmax(-1) == targets)
@@ -72,12 +72,12 @@ def by_example(values: Array) -> Array:
 
 
 def total(sums: Sums) -> Sums:
-    """Sums over the examples of a batch."""
+    """Returns the sums over all examples of a batch."""
     return jax.tree.map(jnp.sum, sums)
 
 
 def safe_mean(value: Array, weight: Array) -> Array:
-    """Returns value / weight, or 0 if there is no weight."""
+    """Returns value / weight, or `value` (then 0) if the weight is 0."""
     return value / jnp.where(weight == 0, 1, weight)
 
 
@@ -107,9 +107,9 @@ class CrossEntropy:
           project: Function from any part of `hidden` to its logits, [..., D] -> [..., V].
           targets: [B, ...] int.
           weights: [B, ...] float, 0 where nothing is scored.
-          key: PRNG key of objectives that draw.
+          key: PRNG key for objectives that draw random numbers.
         Returns:
-          Sums of [B] each; training minimises the loss per weight.
+          Sums with arrays [B]; training minimises the loss per weight.
         """
         del key
         return sums_of(project(hidden), targets, weights, self.smoothing)
@@ -117,13 +117,13 @@ class CrossEntropy:
 
 @dataclasses.dataclass(frozen=True)
 class InChunks:
-    """An objective that computes the logits of some positions at a time, forward and backward.
+    """An objective whose logits are computed chunk by chunk, in the forward and backward pass.
 
     The array of all logits, [B, L, V], is never made: a chunk's logits are recomputed for its
     gradient. The sums equal those of the objective up to rounding.
 
     Attributes:
-      objective: An objective whose sums over positions are the sums over its parts.
+      objective: An objective whose sums over all positions are the totals of its sums over chunks.
       places: Positions of a text per chunk; examples with one target stay whole.
     """
 
@@ -166,7 +166,7 @@ class InChunks:
 
 
 def in_chunks(objective: Any, places: int | None) -> Any:
-    """Returns the objective in chunks of `places` positions, or unchanged if that is None."""
+    """Returns the objective in chunks of `places` positions, or unchanged if `places` is None."""
     return objective if places is None else InChunks(objective, places)
 
 
@@ -187,10 +187,10 @@ def score_batch(
       model: A model that takes the batch's inputs and `return_hidden` and has `project`, as Decoder
         does; a model without `project` returns logits directly.
       params, batch: Its parameters, and a batch of a task.
-      objective, key: An entry of OBJECTIVES, or user-defined, and its PRNG key.
+      objective, key: A built-in or user-defined objective, and its PRNG key.
       **options: Further arguments of `model.apply`, such as train and rngs.
     Returns:
-      Sums of [B] each, and the sum of the values sown under `losses`, [B], 0 in most models.
+      Sums with arrays [B], and the sum of the values sown under `losses`, [B], 0 in most models.
     """
     variables = {"params": params}
     project: Callable[[Array], Any] = lambda hidden: hidden  # noqa: E731
@@ -200,6 +200,6 @@ def score_batch(
     hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=["losses"])
     sums = objective.sums(hidden, project, batch["targets"], batch["weights"], key)
     added = jnp.zeros_like(sums.loss)
-    for leaf in jax.tree.leaves(sown):  # that of a scan has an axis of blocks in front
+    for leaf in jax.tree.leaves(sown):  # one from a scan has a leading axis of blocks
         added += leaf.sum(tuple(range(leaf.ndim - added.ndim)))
     return sums, added

@@ -1,6 +1,6 @@
 """Optimizers by name, all from optax.
 
-Each combines its own rule with the parts that all share, weight decay and the learning rate.
+Each combines its own rule with the parts that all share: weight decay and the learning rate.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,7 +29,7 @@ class UpdateParts(NamedTuple):
     """Parts of an update that all optimizers share."""
 
     decay: Transformation  # adds weight decay, for the parameters that decay
-    rate: Transformation  # multiplies by minus the learning rate, by the parameter's path
+    rate: Transformation  # multiplies by minus the learning rate of the parameter's path
     schedule: optax.Schedule  # the learning rate alone
 
 
@@ -58,7 +58,7 @@ def adam(
 def sgd(
     parts: UpdateParts, momentum: TracedShare = 0.9, nesterov: Switch = False
 ) -> Transformation:
-    """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013); weight decay as in adam.
 
     Args:
       momentum: Decay per step of the sum of gradients.
@@ -68,9 +68,9 @@ def sgd(
 
 
 def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: FirstDecay = 0.99) -> Transformation:
-    """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
+    """Sign of a mean of gradients as the update (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
-    Use a learning rate 3 to 10 times lower than AdamW's, and a decay as much higher.
+    Use a learning rate 3 to 10 times lower than AdamW's, and a weight decay as much higher.
 
     Args:
       b1: Weight of the mean in the direction of an update.
@@ -102,7 +102,7 @@ def reads_the_width(path: tuple) -> bool:
 
 
 def is_hidden_kernel(path: tuple) -> bool:
-    """Returns whether the output size grows with the width too, as for the matrices of Muon."""
+    """Returns whether a kernel's input and output sizes grow with the width, as Muon needs."""
     return reads_the_width(path) and path_text(path).split("/")[-2] != "router"
 
 
@@ -111,7 +111,7 @@ def _is_frozen(path: tuple, prefixes: tuple[str, ...]) -> bool:
 
 
 def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
-    """Returns the product of the factors PATH=NUMBER whose path is a prefix of a parameter's."""
+    """Returns the product of the NUMBERs in PATH=NUMBER whose PATH is a prefix of `path`."""
     product = 1.0
     for text in multipliers:
         prefix, _, factor = text.partition("=")
@@ -128,20 +128,20 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
     name = path_text(path).rsplit("/", 1)[-1]
     if name not in optimizer.decay_parameters or _is_frozen(path, config.training.frozen):
         return 0.0
-    # The parametrisation lowers the rate and leaves rate times decay as it is.
+    # The parametrisation changes the rate but not the product of rate and decay.
     gain = width_gain if reads_the_width(path) else 1.0
     return multiplier(path, optimizer.decay_multipliers) / gain
 
 
 def stateless_by_path(function: Callable[[tuple, Array, Array], Array]) -> Transformation:
-    """Returns a stateless transformation that handles each parameter according to its path."""
+    """Returns a stateless transformation that applies `function` to each parameter and its path."""
     return optax.stateless(
         lambda updates, params: jax.tree.map_with_path(function, updates, params)
     )
 
 
 def map_paths(function: Callable[[tuple], Any]) -> Callable[[Any], Any]:
-    """Returns a function from parameters to the tree of values that their paths have."""
+    """Returns a function from parameters to a tree with `function(path)` for each of them."""
     return lambda params: jax.tree.map_with_path(lambda path, _: function(path), params)
 
 
@@ -157,13 +157,13 @@ class WeightMean(NamedTuple):
 def weight_mean(decay: float) -> Transformation:
     """Returns a transformation that keeps mean = decay * mean + (1 - decay) * weights.
 
-    It changes no update and starts from the initial weights. Polyak and Juditsky 1992; Tarvainen,
-    Valpola 2017, arXiv:1703.01780, equation 1.
+    The mean starts from the initial weights; updates do not change. Polyak and Juditsky 1992;
+    Tarvainen and Valpola 2017, arXiv:1703.01780, equation 1.
     """
 
     def update(updates: Any, state: WeightMean, params: Any) -> tuple[Any, WeightMean]:
         new = optax.apply_updates(params, updates)
-        # As decay m + (1 - decay) p both factors would be rounded, and not add up to 1.
+        # In decay m + (1 - decay) p, rounding would keep the factors from adding up to 1.
         mean = jax.tree.map(lambda m, p: m + (1 - decay) * (p - m), state.mean, new)
         return updates, WeightMean(mean)
 
@@ -187,7 +187,7 @@ def evaluated_params(opt_state: Any, params: Any) -> Any:
 def traced_numbers(config: ConfigDict) -> dict[str, float]:
     """Returns the options of optimizer and schedule that a step takes as arguments, by full key.
 
-    User-defined optimizers and schedules may compare numbers in Python, so they get none.
+    There are none if either is user-defined, since its code may compare numbers in Python.
     """
     if is_user_defined(config.optimizer.name) or is_user_defined(config.schedule.name):
         return {}
@@ -214,7 +214,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Returns the config's optimizer with clipping, freezing and averages of weights.
 
-    `numbers` replace the config's, see traced_numbers; they are floats or float32.
+    `numbers`, floats or float32, replace those of the config; see traced_numbers.
     """
     numbers, training = numbers or {}, config.training
     schedule = make_schedule(config, allow, numbers.get("optimizer.learning_rate"))
@@ -237,14 +237,14 @@ def make_optimizer(
         stop = optax.masked(
             optax.set_to_zero(), map_paths(lambda path: _is_frozen(path, training.frozen))
         )
-        optimizer = optax.chain(stop, optimizer, stop)  # clipping does not see them
+        optimizer = optax.chain(stop, optimizer, stop)  # clipping ignores frozen gradients
     if training.weight_ema is not None:
         optimizer = optax.chain(optimizer, weight_mean(training.weight_ema))
     return optimizer
 
 
 def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
-    """Returns the factor minus the learning rate, times the multipliers of a parameter's path."""
+    """Returns the transformation that multiplies updates by minus the rate for their path."""
     same = optax.scale_by_learning_rate(schedule)
 
     def scaled(path: tuple, update: Array) -> Array:

@@ -60,7 +60,7 @@ def seed_of(config: ConfigDict, purpose: str) -> int:
 class Prepared:
     """Data, model and optimizer of a config, with the pure functions initial_state and advance."""
 
-    config: ConfigDict  # whole; its seed is not used
+    config: ConfigDict  # complete; its seed is not used
     task: Task
     model: Any  # a Linen module
     optimizer: optax.GradientTransformation
@@ -69,8 +69,8 @@ class Prepared:
     sharding: "Sharding | None"  # placement on several devices, or None for one device
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
-        """Returns a Run with these parameters; `config` is a member's, if it differs from this."""
-        from transformer_jax.training.run import Run  # lazily, for it imports generation
+        """Returns a Run with these parameters; `config` is a member's, if different."""
+        from transformer_jax.training.run import Run  # lazily, since it imports generation
 
         return Run(
             config=config or self.config,
@@ -80,11 +80,11 @@ class Prepared:
             step=step,
             classes=tuple(self.task.facts.get("classes", ())),
             num_texts=self.task.sizes.get("num_types", 1),
-            sharding=self.sharding if jax.process_count() == 1 else None,  # else each has it whole
+            sharding=self.sharding if jax.process_count() == 1 else None,  # else params are whole
         )
 
     def numbers(self, config: ConfigDict | None = None) -> dict[str, np.generic]:
-        """Returns the numbers that `advance` takes: the seed of dropout, and traced options.
+        """Returns the numbers that `advance` takes: dropout's seed and traced options, by name.
 
         `config` may differ from this one in seeds and in the options of optimizers.traced_numbers.
         """
@@ -94,7 +94,7 @@ class Prepared:
 
     @functools.cached_property
     def program_key(self) -> str:
-        """A text that is equal for configs whose `advance` is one program with other numbers."""
+        """A text that is equal for configs whose `advance` is the same program, up to numbers."""
         flat, traced = flatten(self.config), self.numbers().keys()
         passive = ("seed", "seeds.", "initial.", *CADENCE)
         read = {
@@ -111,9 +111,9 @@ class Prepared:
     def advance(
         self, numbers: Mapping[str, Any], state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
-        """Takes `num_steps` training steps on stacked batches [C, B, ...], see make_run_steps.
+        """Takes `num_steps` training steps on stacked batches [C, B, ...]; see make_run_steps.
 
-        Takes the results of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
+        Arguments are results of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
         """
         traced = {key: number for key, number in numbers.items() if key != "seed"}
         optimizer = make_optimizer(self.config, self.allow, traced)
@@ -139,16 +139,16 @@ class Prepared:
 
         drawn, tokenizer = self.unstacked(state.params), self.task.tokenizer
         params, remarks = start_from(self.model, drawn, config.initial, tokenizer, self.allow)
-        # An optimizer may keep weights of its own, e.g. an average, which begin where these begin.
+        # Weights that an optimizer keeps, e.g. an average, must start from these too.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
 
     @property
     def draw(self) -> Callable[[np.uint32], TrainState]:
-        """The compiled `initial_state`, stacked; equal models share it."""
+        """The compiled function from a seed to the stacked initial state; equal models share it."""
         key = self.model, self.program_key, self.sharding
         if key not in _DRAWS:
-            model, optimizer, unit = self.model, self.optimizer, self._unit  # without the data
+            model, optimizer, unit = self.model, self.optimizer, self._unit  # self holds the data
             places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
                 lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()),
@@ -157,7 +157,7 @@ class Prepared:
         return _DRAWS[key]
 
     def stack(self, state: TrainState) -> TrainState:
-        """Returns a state in the layout of `advance`: scanned blocks stacked, arrays in place."""
+        """Returns a state in the layout of `advance`: scanned blocks stacked, arrays on devices."""
         stacked = _stacked(self._unit, state)
         return put(stacked, self.sharding.of_state(stacked)) if self.sharding else stacked
 
@@ -204,7 +204,7 @@ class Prepared:
         return self.numbers(), self.stacked_template, batches, np.int32(1)
 
     def on_devices(self, arguments: tuple) -> tuple:
-        """Returns arguments of `advance` with each device's part of stacked own_batches on it."""
+        """Returns arguments of `advance` with this process's batches placed on its devices."""
         if self.sharding is None:
             return arguments
         numbers, state, batches, num_steps = arguments
@@ -223,12 +223,12 @@ class Prepared:
 
     @functools.cached_property
     def capacity(self) -> int:
-        """Largest number of batches of one call, bounded by their memory."""
+        """Largest number of batches in one call, bounded by their memory."""
         affordable = max(1, _MOST_BYTES_PER_CALL // nbytes(self.task.batch(0, 0)))
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
-        """Returns `num_steps` batches from `step` on in `advance`'s layout, see in_one_call."""
+        """Returns `num_steps` batches from `step` on, stacked for `advance`; see in_one_call."""
         batches = [self.task.batch(seed, step + index) for index in range(num_steps)]
         return in_one_call(batches, self.capacity)
 
@@ -276,7 +276,7 @@ class Prepared:
 
     @functools.cached_property
     def operations_of_update(self) -> float:
-        """Operations in the matrix products of an update: three forward passes."""
+        """Number of operations in an update's matrix products: that of three forward passes."""
         from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 
         inputs = self.task.batch(0, 0)["inputs"]
@@ -285,10 +285,10 @@ class Prepared:
         return TRAINING_OVER_FORWARD * flops_of(program)
 
     def mfu(self, seconds: float) -> float | None:
-        """Returns the model FLOPs utilization of an update that takes some seconds.
+        """Returns the model FLOPs utilization of an update that takes `seconds`.
 
         Chowdhery et al. 2022, arXiv:2204.02311, appendix B: rematerialisation does not count.
-        None if the device's rate is not known.
+        Returns None if the device's rate is not known.
         """
         from transformer_jax.training.flops import RATES
 
@@ -300,7 +300,7 @@ class Prepared:
         return rate / rates[self.config.model.dtype]
 
     def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
-        """Returns rows of metrics.jsonl with the cost of training so far, see curve_of."""
+        """Returns rows of metrics.jsonl with the cost of training so far; see curve_of."""
         from transformer_jax.training.measuring import curve_of
 
         counted, count = self.task.counted, self.count_of_update
@@ -313,7 +313,7 @@ class Prepared:
 
     @functools.cached_property
     def num_parameters(self) -> int:
-        """Number of parameters."""
+        """Number of parameters in the model."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
 
 
@@ -339,10 +339,10 @@ def prepare(
 
     Args:
       config: The config.
-      tokenizer: Tokenizer of a stored run; the config's if None.
+      tokenizer: Tokenizer of a stored run; that of the config if None.
       allow: Modules that may be imported besides those that the config names.
-      task: Data that was already read.
-      devices: Devices of the mesh; jax's if None.
+      task: Task whose data was already read; that of the config if None.
+      devices: Devices of the mesh; all of jax's devices if None.
     Raises:
       InvalidInput: The data has nothing to score or does not fit the model, or there are fewer
         devices than the mesh has.

@@ -1,4 +1,4 @@
-"""A Hugging Face model as a config: its options and the place of its weights."""
+"""Configs for Hugging Face models: their options and the location of their weights."""
 
 import dataclasses
 import functools
@@ -19,15 +19,15 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
     """Returns a config whose training starts from a Hugging Face model.
 
     Its `model` section, tokenizer, task and initial weights are the model's; other options have
-    their defaults. get_config() of a config file may return it, changed or not.
+    their defaults. get_config() in a config file can return this config, changed or not.
 
     Args:
-      source: A folder with config.json and model.safetensors, or a repository of the hub,
+      source: A folder with config.json and model.safetensors, or a repository on the hub,
         OWNER/NAME.
     Raises:
-      InvalidInput: There is no such folder, or it has an unsupported architecture or option.
+      InvalidInput: There is no such folder, or the architecture or an option is unsupported.
     """
-    # Reading a config does not import jax.
+    # Imported here, so that reading other configs does not import jax.
     from transformer_jax.interop.huggingface import model_of
 
     folder = folder_of(source, weights=False)
@@ -47,9 +47,10 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
 
 
 def config_to_use(source: str | Path) -> ConfigDict:
-    """Returns config_from_huggingface for a model that is used without training.
+    """Returns the config of a Hugging Face model that is used without training.
 
-    Texts may be longer than in training, and few are read at once: logits of a large vocabulary.
+    It allows longer texts than in training, but few at a time, since logits of a large vocabulary
+    take much memory.
     """
     config = config_from_huggingface(source)
     longest = min(512, config.model.max_length)
@@ -57,9 +58,9 @@ def config_to_use(source: str | Path) -> ConfigDict:
 
 
 def options_of_model(model: Any) -> dict[str, Any]:
-    """Returns the config options of a model of MODELS, all of whose variants are entries of tables.
+    """Returns the config options, by key, of a model in MODELS with built-in variants only.
 
-    Excludes sizes that the data determines (vocab_size, num_classes, image_shape).
+    Sizes that the data determines (vocab_size, num_classes, image_shape) are left out.
     """
     from transformer_jax.models import MODELS
 
@@ -91,7 +92,7 @@ def options_of_model(model: Any) -> dict[str, Any]:
 
 
 class FolderAsConfig(ConfigFile):
-    """A Hugging Face model instead of a config file: `train --config=smollm2/weights`."""
+    """A Hugging Face model in place of a config file: `train --config=smollm2/weights`."""
 
     module: Any
 

@@ -32,19 +32,19 @@ class StepResult(NamedTuple):
     state: TrainState  # after the steps
     records: StepRecord  # of each step [C], in host memory
     seconds: float  # duration of the call, without compilation
-    num_steps: int  # largest number of steps of a member in the call
+    num_steps: int  # largest number of steps that a member requested
 
 
 class Program:
-    """Takes steps of runs, its members, that differ only in seeds and traced options.
+    """A compiled program for members: runs that differ only in seeds and traced options.
 
-    Members go one after another, each by the program of a single run and with its
-    bits; or several at a time under vmap, which sums in a different order: a member then equals a
-    run of its own up to rounding, independently of the others.
+    With width 1, members go one after another, each with the program and the bits of a single run.
+    Otherwise several go together under vmap, which sums in a different order: a member then equals
+    a run of its own up to rounding, independently of the others.
     """
 
     def __init__(self, prepared: Prepared, width: int = 1) -> None:
-        """Compiles nothing yet; `width` is the number of members at a time.
+        """Compiles nothing yet; `width` is the number of members in a call.
 
         `prepared` is that of any member, or one with the same program_key.
         """
@@ -55,7 +55,7 @@ class Program:
         """The compiled program, which reuses the memory of the states.
 
         Raises:
-          InvalidInput: The device has too little memory for so many members.
+          InvalidInput: The device has too little memory for `width` members.
         """
         if self.width == 1:
             return self.prepared.program
@@ -78,14 +78,14 @@ class Program:
 
     @property
     def bytes_of_member(self) -> int | None:
-        """Memory per member in bytes: arguments, results and temporaries; None if not compiled."""
+        """Memory per member in bytes: arguments, results and temporaries; None until compiled."""
         compiled = self.__dict__.get("compiled")
         return compiled and laid_out_bytes(compiled) // self.width
 
     def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
-        """Takes the steps that members request: at most as many requests as the program is wide.
+        """Takes the steps in at most `width` requests of members; returns the results in order.
 
-        The memory of their states is reused.
+        The memory of the requested states is reused.
         """
         program = self.compiled
         started = time.monotonic()
@@ -105,7 +105,7 @@ class Program:
         return [StepResult(*pair, seconds, most) for pair in results[: len(requests)]]
 
     def _advance(self, *requests: list) -> list[tuple[TrainState, StepRecord]]:
-        """Applies Prepared.advance to several members; each argument is a list."""
+        """Applies Prepared.advance to several members; each argument is a list over members."""
         stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *column) for column in requests]
         results = jax.vmap(self.prepared.advance)(*stacked)
         lanes = range(self.width)

@@ -1,4 +1,4 @@
-"""A trained model, ready to use: text, probabilities, classes."""
+"""A trained model, ready to generate text, compute probabilities and classify."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from transformer_jax.training.build import without_kernels
 
 Prompt = TypeVar("Prompt", str, list[str])
 _ROWS_AT_ONCE = 64
-_SHORTEST = 64  # tokens, padding included, of a text whose probability is computed
+_SHORTEST = 64  # fewest tokens, padding included, of a text whose probability is computed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Run:
       config: The run's resolved config.
       model: The Linen module; `model.apply({'params': params}, **inputs)` returns logits.
       params: Parameters of the newest whole checkpoint, or their average if one was kept.
-      tokenizer: Text <-> tokens, or None if the model reads no text.
+      tokenizer: The model's tokenizer, or None if the model reads no text.
       step: Number of optimizer updates.
       classes: Names of the classes, for models that classify.
       num_texts: Texts per example; 2 if pairs of texts are classified.
-      metrics: Rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
-      begins: First tokens of a translation, for a Hugging Face model that frames texts in another
-        way; else empty.
+      metrics: Rows of metrics.jsonl in order of updates: step, train/loss, eval/loss, ...
+      begins: First tokens of a translation, for a Hugging Face model that frames texts
+        differently; otherwise empty.
       sharding: Placement of the parameters on several devices, or None if they are on one.
     """
 
@@ -74,7 +74,7 @@ class Run:
         return loss_figure(self.metrics)
 
     def __repr__(self) -> str:
-        """Describes the run in three lines; its parameters are many numbers."""
+        """Returns a description of the run in three lines, without its parameters."""
         config, count = self.config, sum(leaf.size for leaf in jax.tree.leaves(self.params))
         shape = ", ".join(f"{k} {config.model[k]}" for k in ("width", "depth", "num_heads"))
         trained = f"trained on {config.data.task} of {config.data.source} for {self.step:,} updates"
@@ -87,7 +87,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook, with the options that its config changes."""
+        """Returns HTML for a notebook: the description, and the options that the config changes."""
         changes = stated(configs.flatten(self.config))
         return html_table(repr(self), ("option", "value"), changes.items())
 
@@ -104,20 +104,20 @@ class Run:
         """Continues a prompt, or each of several, with a language model.
 
         Args:
-          prompt: Text of characters that the tokenizer knows, not empty, or a list of texts.
+          prompt: A non-empty text of characters that the tokenizer knows, or a list of such texts.
           num_tokens: Number of tokens to add.
-          temperature: 0 takes the likeliest token.
-          top_k: Draws among the k likeliest tokens only.
-          top_p: Draws among the likeliest tokens that together reach this probability.
+          temperature: Divisor of the logits; 0 takes the likeliest token.
+          top_k: Number of likeliest tokens to draw from; all if None.
+          top_p: Probability that the likeliest tokens to draw from must reach together.
           seed: In [0, 2^32); the same seed gives the same text.
           stop: The text ends before the first of these strings.
 
         Returns:
-          The continuation without the prompt, or a list of them for a list.
+          The continuation without the prompt, or a list of continuations for a list of prompts.
 
         Raises:
           InvalidInput: A character is unknown, the prompt is empty, an option is not allowed, the
-            logits are NaN, or the model is no language model.
+            logits are NaN, or the model is not a language model.
         """
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), _ends_of(stop)
@@ -145,7 +145,7 @@ class Run:
         seed: int = 0,
         stop: str | Sequence[str] = (),
     ) -> Iterator[str]:
-        """Yields the continuation of `sample` piece by piece, while it is drawn.
+        """Yields the continuation of `sample` piece by piece, as it is drawn.
 
         A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
@@ -166,7 +166,7 @@ class Run:
                 return
 
     def _continuation(self, prompt: str, drawn: list[int]) -> str:
-        """Returns the text of new tokens; a first word has a space only after other words."""
+        """Returns the text of new tokens, beginning with a space if one follows the prompt."""
         tokenizer = self._tokenizer_for("language_modelling")
         if isinstance(tokenizer, HuggingFaceTokenizer):
             begun = tokenizer.encode(prompt).tolist()
@@ -182,7 +182,7 @@ class Run:
 
         Raises:
           InvalidInput: The text is too short or too long or has an unknown character, or the model
-            is no language model.
+            is not a language model.
         """
         tokens = self._tokenizer_for("language_modelling").encode(text)
         return self._log_probabilities_of(np.asarray(tokens))
@@ -192,13 +192,13 @@ class Run:
         return float(np.exp(-self.log_probabilities(text).mean()))
 
     def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
-        """Returns the log-probability of each of N continuations of a prompt, which is not empty.
+        """Returns the log-probability of each of N continuations of a non-empty prompt.
 
         Each continuation is tokenized separately. The result is [N] float32, in nats: sums over
         the tokens of each choice.
 
         Raises:
-          InvalidInput: See log_probabilities; or there is no choice, or an empty one.
+          InvalidInput: As in log_probabilities; or the prompt, `choices` or a choice is empty.
         """
         encode = self._tokenizer_for("language_modelling").encode
         begun, sums = np.asarray(encode(prompt)), []
@@ -213,7 +213,7 @@ class Run:
         return np.asarray(sums)
 
     def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns [L - 1] float32 for tokens [L]."""
+        """Returns the log-probabilities, [L - 1] float32, of tokens [L] after the first."""
         most = self.model.max_length + 1
         if not 2 <= len(tokens) <= most:
             raise InvalidInput(
@@ -225,7 +225,7 @@ class Run:
                 "this model sees the tokens that it would have to predict (model.mask): it gives a "
                 "text no probability"
             )
-        # Texts have few shapes, so that the model is compiled few times.
+        # Texts are padded to few lengths, so that the model is compiled only a few times.
         length = len(tokens) - 1
         size = min(self.model.max_length, max(_SHORTEST, 1 << (length - 1).bit_length()))
         padded = np.zeros((1, size), np.int32)
@@ -238,10 +238,10 @@ class Run:
         return np.asarray(chances)[np.arange(length), tokens[1:]]
 
     def translate(self, sentences: Iterable[str]) -> list[str]:
-        """Translates sentences of at most data.length tokens, taking the likeliest next token.
+        """Translates sentences of at most data.length tokens, always taking the likeliest token.
 
         Raises:
-          InvalidInput: A sentence is too long, or the model is no translator.
+          InvalidInput: A sentence is too long, or the model does not translate.
         """
         tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
         length, specials = self.config.data.length, special_tokens(tokenizer)
@@ -261,11 +261,11 @@ class Run:
 
     @property
     def target_begin(self) -> tuple[int, ...]:
-        """The first tokens of a target."""
+        """The tokens with which each target begins."""
         return self.begins or (special_tokens(self._tokenizer_for("translation")).begin,)
 
     def source_tokens(self, sentence: str) -> list[int]:
-        """Returns a sentence to translate as the model's input, special tokens included."""
+        """Returns the input tokens for a sentence to translate, special tokens included."""
         tokenizer = self._tokenizer_for("translation")
         if self.begins and isinstance(tokenizer, HuggingFaceTokenizer):
             return tokenizer.encode_whole(sentence)
@@ -278,7 +278,7 @@ class Run:
         are not read.
 
         Raises:
-          InvalidInput: The model classifies no texts, or no pairs of them.
+          InvalidInput: The model does not classify texts, or not in pairs (or only in pairs).
         """
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         if not self.model.num_classes:
@@ -329,7 +329,7 @@ class Run:
 
     @staticmethod
     def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
-        """Applies a function to rows of inputs in batches of one shape."""
+        """Returns the results of a function that is applied to rows in batches of one shape."""
         count, results = len(next(iter(inputs.values()))), []
         for first in range(0, count, _ROWS_AT_ONCE):
             places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
@@ -367,14 +367,14 @@ def _text_before(text: str, ends: Iterable[str]) -> str:
 
 
 def _sure_length(text: str, ends: Iterable[str]) -> int:
-    """Returns the length of the final part of a text: whole characters, no stop string."""
+    """Returns the length that later tokens cannot change: no partial character or stop string."""
     whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
     begun = [n for end in ends for n in range(1, len(end)) if whole.endswith(end[:n])]
     return len(whole) - max(begun, default=0)
 
 
 def _several(texts: Iterable[Any]) -> list[Any]:
-    """Returns the texts as a list; rejects one string, which would be split into characters."""
+    """Returns the texts as a list; refuses a single string, which would become characters."""
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text")
     texts = list(texts)
@@ -384,7 +384,7 @@ def _several(texts: Iterable[Any]) -> list[Any]:
 
 
 def _numbers(results: Any) -> np.ndarray:
-    """Returns the results as numpy; raises InvalidInput for NaN logits, and for -1 as a token."""
+    """Returns results as a numpy array; raises InvalidInput for NaN logits or the token -1."""
     results = np.asarray(whole(results))
     if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
         raise InvalidInput(
@@ -394,7 +394,7 @@ def _numbers(results: Any) -> np.ndarray:
 
 
 def to_write(run: Run, sharding: Sharding | None) -> Run:
-    """Returns a run whose model can generate with the given sharding, see without_kernels."""
+    """Returns a run whose model can generate with the given sharding; see without_kernels."""
     if sharding is None:
         return run
     return dataclasses.replace(run, model=without_kernels(run.model))

@@ -1,7 +1,7 @@
-"""Learning rate schedules, by name: functions (peak learning rate, updates in the run, options).
+"""Learning rate schedules by name: functions of peak rate, number of updates, and options.
 
-Each returns the rate of the update that follows `count` earlier ones. Update n = 1, 2, ... uses the
-curve's value at n, so the first one moves.
+Each returns a function from `count`, the number of earlier updates, to the rate of the next update.
+Update n = 1, 2, ... uses the curve's value at n, so the first rate is not 0.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def constant(peak: float, steps: int) -> optax.Schedule:
 
 
 def warmup_constant(peak: float, steps: int, warmup_steps: _WarmUp = 100) -> optax.Schedule:
-    """Linear warm-up, then the peak."""
+    """Linear warm-up, then the peak learning rate."""
     return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
 
 
@@ -33,7 +33,7 @@ def warmup_cosine(
 ) -> optax.Schedule:
     """Linear warm-up, then half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5).
 
-    Update warmup_steps has the peak, and the last one has final_fraction * peak.
+    Update warmup_steps uses the peak, and the last update uses final_fraction * peak.
     """
     curve = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, warmup_steps, steps, end_value=final_fraction
@@ -66,7 +66,7 @@ def warmup_stable_decay(
     arXiv:2405.18392.
 
     Args:
-      decay_fraction: Fraction of the run's updates in which the rate falls.
+      decay_fraction: Fraction of the run's updates over which the rate falls.
     """
     decay_steps = max(round(decay_fraction * steps), 1)
 
@@ -90,7 +90,7 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
 
 
 def _warmed_up(peak: float, warmup_steps: int, after: Callable[[Array], Array]) -> optax.Schedule:
-    """Returns peak * n / warmup_steps up to the peak, then peak * after(n)."""
+    """Returns the schedule peak * n / warmup_steps up to the peak, then peak * after(n)."""
 
     def rate(count: Any) -> Array:
         update = jnp.asarray(count + 1, jnp.float32)

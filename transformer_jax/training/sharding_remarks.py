@@ -12,7 +12,7 @@ from transformer_jax.paths import by_path
 from transformer_jax.sharding import Sharding
 from transformer_jax.training.prepared import Prepared
 
-_LARGE = 1 << 20  # bytes of an array that is worth a remark if it is not cut
+_LARGE = 1 << 20  # bytes from which an array that is not cut is worth a remark
 
 
 def remarks_of(prepared: Prepared) -> list[str]:
@@ -43,8 +43,8 @@ def remarks_on_sharding(
 
     Args:
       sharding, state: Sharding of the run, and shapes of its state.
-      examples: Key -> number of examples of a batch, and of the parts in which it is computed.
-      counts: Axis of the mesh -> description of what it cuts -> their number.
+      examples: Number of examples in a batch, and of parts in which it is computed, by key.
+      counts: Numbers that an axis of the mesh should divide, by axis and description.
     """
     num_devices, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
     remarks = []
@@ -71,7 +71,7 @@ def remarks_on_sharding(
             for what, number in of_axis.items()
             if number % size
         ]
-    found = defaultdict(list)  # lines about large arrays that an axis does not divide, or none cuts
+    found = defaultdict(list)  # start of a remark -> large arrays that it concerns
     cuts_arrays = any(sharding.mesh.shape[axis] > 1 for axis in ("fsdp", "tensor"))
     for path, leaf in by_path(state).items() if cuts_arrays else ():
         if _bytes(leaf) < _LARGE:
@@ -95,6 +95,6 @@ def _bytes(leaf: Any) -> int:
 
 
 def _axes(sharding: Sharding, path: str, shape: Sequence[int]) -> set[str]:
-    """Returns the axes of a mesh that cut a parameter."""
+    """Returns the axes of the mesh that cut a parameter of this shape."""
     parts = sharding.of_parameter(path, shape).spec
     return {axis for part in parts if part for axis in ([part] if isinstance(part, str) else part)}

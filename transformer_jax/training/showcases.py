@@ -1,4 +1,4 @@
-"""Sample outputs of a trained model for each task, such as texts, and scores of its output."""
+"""Sample outputs of trained models, such as texts, and scores of their output, for each task."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ GenerationScores = tuple[dict[str, float], dict[str, Any]]
 
 
 def translation_scores(run: Run, task: "Translation", split: str) -> GenerationScores:
-    """Returns BLEU and chrF by sacrebleu of greedy translations of a split.
+    """Returns sacrebleu's BLEU and chrF for greedy translations of a split.
 
     Each source sentence is translated once and compared with all its translations in the split
     (Papineni et al. 2002; Popović 2015; Post 2018 for the signature).
@@ -52,7 +52,7 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
 
 @functools.partial(jax.jit, static_argnums=0)
 def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
-    """Returns tokens [B, L + 1] with the model's answers."""
+    """Returns tokens [B, L + 1] with the model's answers filled in."""
     tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
     asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
     longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
@@ -60,9 +60,9 @@ def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
-    """Returns the fraction of right answers if the model reads its own earlier answers.
+    """Returns the fraction of correct answers if the model reads its own earlier answers.
 
-    Answers that chance decides are not scored.
+    There are no scores for a task in which chance decides answers.
     """
     if task.language.floor:
         return {}, {}
@@ -101,7 +101,7 @@ def show_continuation(run: Run, task: "LanguageModelling") -> str:
 
 
 def show_translations(run: Run, task: "Translation") -> str:
-    """Returns some sentences of the test split with the model's and people's translations."""
+    """Returns some sentences of the test split with translations by the model and by people."""
     references = list(task.references("test").items())
     picked = [references[i] for i in np.linspace(0, len(references) - 1, _SHOWN).astype(int)]
     written = run.translate([source for source, _ in picked])
@@ -170,7 +170,7 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     if run.tokenizer is None and task != "language_modelling":
         raise InvalidInput(f"this run's data.task is {task}: it reads no text")
     pieces = run.stream(prompt, **options)
-    first = next(pieces, "")  # so that a refusal comes before the prompt
+    first = next(pieces, "")  # so that an error is raised before the prompt is shown
     yield prompt + _glue(run) + first
     yield from pieces
 
@@ -198,12 +198,12 @@ def classify_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Yields the likeliest tokens for the ___."""
+    """Yields the likeliest tokens for the ___ in the prompt, with their probabilities."""
     yield "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
 class Demonstration(NamedTuple):
-    """Samples and scores that models of a task can show."""
+    """Functions that show samples and compute scores of models for a task."""
 
     show: Callable[..., str]  # (run, task) -> text, for the end of training
     # (run, prompt, sampling options) -> pieces of text, as they are drawn
@@ -213,11 +213,11 @@ class Demonstration(NamedTuple):
 
 
 def demonstration_of(task: str) -> Demonstration:
-    """Returns the demonstration of a task, by its name in a config."""
+    """Returns the demonstration for a task, given the name of the task in a config."""
     return imported(traits_of(task).shown_by)
 
 
-# Named in the traits of tasks, data/tasks/__init__.py.
+# The traits of tasks in data/tasks/__init__.py refer to these names.
 GUESSES = Demonstration(show_guesses)
 CONTINUATION = Demonstration(show_continuation)
 FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)

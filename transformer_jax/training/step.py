@@ -46,19 +46,20 @@ def make_initial_state(
 def make_mean_gradients(
     model: nn.Module, objective: Any, accumulation: int
 ) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
-    """Returns (parameters, batch, key) -> the gradients of the mean loss, and its sums.
+    """Returns a function from (parameters, batch, key) to the mean loss's gradients and sums.
 
-    The mean is over all weighted targets of the batch. Its `accumulation` parts add their sums and
-    divide once, so they equal the whole batch even with different numbers of real tokens. Losses
-    that layers add (e.g. load balancing) are in the gradients, but not in the sums.
+    The mean is over all weighted targets of the batch. The sums over its `accumulation` parts are
+    added and divided once, so the result is that of the whole batch even if the parts have
+    different numbers of real tokens. Losses that layers add (e.g. load balancing) enter the
+    gradients, but not the sums.
     """
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        own_key = jax.random.fold_in(key, 1)  # for what the objective draws
+        own_key = jax.random.fold_in(key, 1)  # for random numbers of the objective
         rngs = {"dropout": key}
         sums, added = score_batch(model, params, part, objective, own_key, train=True, rngs=rngs)
-        # Losses of layers are per example: all its targets count, since everything is divided by
-        # the weight of all targets in the end.
+        # Losses of layers are per example, so they are multiplied by the weight of its targets: in
+        # the end everything is divided by the weight of all targets.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
     differentiate = jax.grad(loss_sum, has_aux=True)
@@ -92,8 +93,8 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
     """Returns one optimizer update as a pure function: gradients, then the optimizer's step.
 
-    The model takes the batch's inputs and `train`; the optimizer clips, see make_optimizer. `seed`
-    is that of dropout, whose key in a step is fold_in(key, step). A batch is computed in
+    The model takes the batch's inputs and `train`; the optimizer clips (see make_optimizer). `seed`
+    is that of dropout, whose key at a step is fold_in(key, step). A batch is computed in
     `accumulation` parts.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
@@ -122,14 +123,14 @@ def make_run_steps(train_step: Callable) -> Callable:
 
     The number of steps is an argument of the program, so one compilation serves every length, and
     any division of a run into calls gives the same bits. The first step that is not finite
-    ends the call with the state before it.
+    ends the call with the state before that step.
     """
     step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
 
     def run_steps(
         state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
-        """Takes `num_steps` of the stacked batches [C, B, ...]; returns records [C]."""
+        """Takes `num_steps` steps on stacked batches [C, B, ...]; returns state and records [C]."""
         capacity = batches["weights"].shape[0]
         first = jax.tree.map(lambda leaf: leaf[0], batches)
         _, shapes = jax.eval_shape(step, state, first)

@@ -1,4 +1,4 @@
-"""Initial weights besides freshly drawn values: pretrained weights and word vectors."""
+"""Initial weights that are not freshly drawn: pretrained weights and word vectors."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -21,8 +21,8 @@ from transformer_jax.placement import put
 from transformer_jax.processes import whole
 from transformer_jax.training.loading import load_run
 
-# Fields that change what is computed and no shape. Masks and stretched rotations are left to the
-# user: a longer context or a window is what one may be training for.
+# Fields that change the computation but no shape. Masks and stretched rotations are left to the
+# user, whose aim may be a longer context or a window.
 _UNSEEN_IN_SHAPES = (
     *("num_heads", "attention", "attention_scale", "query_key_norm", "feed_forward", "wiring"),
     *("parametrisation", "norm", "embedding_norm", "activation", "position", "scale_embeddings"),
@@ -44,10 +44,10 @@ def start_from(
     tokenizer: Tokenizer | None,
     allow: Collection[str] = (),
 ) -> tuple[Any, list[str]]:
-    """Returns freshly drawn parameters with those that a config names, and lines about them.
+    """Returns parameters with those that a config names in place of drawn ones, and remarks.
 
-    `initial` is the section of the config, `tokenizer` that of the task. The run with the weights
-    may import the modules `allow`.
+    `params` are drawn; `initial` is a section of the config; `tokenizer` is that of the task. A run
+    that holds the weights may import the modules `allow`.
 
     Raises:
       InvalidInput: Weights or vectors cannot be read, or do not fit.
@@ -65,10 +65,10 @@ def start_from(
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Returns parameters with the stored arrays at the same paths, and a line about them.
+    """Returns parameters with the stored arrays of the same paths, and a remark on them.
 
     Arrays of equal shapes may belong to different computations: four heads or two, norms before or
-    after. So fields that do not show in shapes must be equal too.
+    after. So fields that do not affect shapes must be equal too.
     """
     their_model, their_params = _read_weights(path, tokenizer, allow)
 
@@ -86,9 +86,9 @@ def _from_weights(
         cut = _without_spare_rows(own, given)
     given |= cut
     if any(own[n].shape != given[n].shape for n in _HEAD if n in own and n in given):
-        given = {name: array for name, array in given.items() if name not in _HEAD}  # other classes
+        given = {name: array for name, array in given.items() if name not in _HEAD}  # new classes
     shared = [name for name in own if name in given]
-    in_part = {name.rpartition("/")[0] for name in shared} - {""}  # or whole
+    in_part = {name.rpartition("/")[0] for name in shared} - {""}  # modules given in part or whole
     lost = [n for n in given if n not in own and n.rpartition("/")[0] in in_part]
     if lost:  # a bias, for example
         remedy = "give the model what they need, as model.use_bias=True"
@@ -125,7 +125,7 @@ def _first_lines(lines: list[str]) -> list[str]:
 
 
 def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns tables cut to the number of the tokenizer's tokens; many models have some more."""
+    """Returns tables cut to the rows of the tokenizer's tokens; many models have spare rows."""
     fits = {}
     for name, axis in _TOKEN_AXES.items():
         if name in own and name in given and own[name].shape[axis] < given[name].shape[axis]:
@@ -136,9 +136,9 @@ def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dic
 
 
 def _different(their_model: Any, our_model: Any) -> list[str]:
-    """Returns lines about differing computations; for layers that differ, the first block."""
+    """Returns lines about differing computations, with only the first of the differing blocks."""
     models = (their_model, our_model)
-    have_blocks = all(hasattr(model, "options") for model in models)  # recurrent ones have none
+    have_blocks = all(hasattr(model, "options") for model in models)  # recurrent models have none
     if not have_blocks or not any(model.options.layers for model in models):
         return _different_fields(their_model, our_model)
     lines = _different_fields(their_model, our_model, without=LAYER_FIELDS)
@@ -161,12 +161,12 @@ def _different_fields(their_model: Any, our_model: Any, without: Collection[str]
 
 
 def _differ_by_rounding(*values: Any) -> bool:
-    """Returns whether values are equal in float32, as those of a file are."""
+    """Returns whether floats are equal up to rounding to float32, as in a file."""
     return all(isinstance(v, float) for v in values) and math.isclose(*values, rel_tol=1e-6)
 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
-    """Returns options that change results without changing shapes, by option of a config."""
+    """Returns options that change results without changing shapes, by their names in a config."""
     has_blocks = hasattr(model, "options")
     if has_blocks and not isinstance(model, Described):
         model = Described(model)
@@ -183,7 +183,7 @@ def _unseen_in_shapes(model: Any) -> dict[str, Any]:
 def _read_weights(
     path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, Any]:
-    """Returns the model that the weights belong to, and its parameters."""
+    """Returns the model to which the weights belong, and its parameters."""
     if not (Path(path) / "checkpoints").is_dir():
         from transformer_jax.interop import from_huggingface
 
@@ -198,7 +198,7 @@ def _read_weights(
 
 
 def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
-    """Writes word vectors into the embedding's rows of words that the file has."""
+    """Returns parameters with the word vectors of a file as rows of the embedding, and a remark."""
     own = by_path(params)
     if _EMBEDDING not in own or tokenizer is None:
         raise InvalidInput(f"initial.word_vectors={path}: the model has no token embedding")
@@ -217,9 +217,9 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
 
 
 def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.ndarray]:
-    """Reads vectors [width] float32 of wanted words from a file, maybe .gz, in word2vec's format.
+    """Reads vectors [width] float32 of wanted words from a file in word2vec's text format.
 
-    It has a word and its numbers per line, possibly sizes on the first.
+    A line has a word and its numbers; the first can have sizes instead. The file can be a .gz file.
 
     Raises:
       InvalidInput: A line is not a word and `width` finite numbers; the message names it.
@@ -230,7 +230,7 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
     for number, line in enumerate(lines_of(path), start=1):
         word, *values = line.rstrip("\r\n ").split(" ")
         if number == 1 and len(values) == 1 and word.isdigit():
-            continue  # how many words, and how long
+            continue  # the number of words, and the width
         if len(values) != width:
             raise InvalidInput(
                 f"{path}: line {number}: {len(values)} numbers after {word[:30]!r}; expected "
@@ -248,7 +248,7 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
 
 
 def _in_place_of(own: Any, given: Any) -> Any:
-    """Returns an array with the dtype and placement of another, in parts on several devices."""
+    """Returns `given` with the dtype and placement of `own`, in parts if on several devices."""
     array = jnp.asarray(given, own.dtype)
     sharding = getattr(own, "sharding", None)
     if sharding is None or len(sharding.device_set) == 1:

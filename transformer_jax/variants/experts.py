@@ -23,7 +23,7 @@ class MixtureOfExperts(FeedForward):
     single chosen expert, p_e is unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No
     token is dropped. Either all experts are computed for all tokens, num_experts / num_chosen times
     the work needed, or only the chosen ones, in blocks of tokens. The results are equal up to
-    rounding, and the second way is faster for many experts.
+    rounding, and the latter is faster for many experts.
 
     The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
     (Fedus et al., equation 4), is 1 if all experts are used equally. It is computed per sequence,

@@ -1,4 +1,4 @@
-"""Softmax attention that computes only the weights near a window."""
+"""Softmax attention that computes weights only in and near each query's window."""
 
 from typing import ClassVar
 

@@ -121,7 +121,7 @@ class StateSpace(nn.Module):
 
 
 def _uniform(size: int) -> Initializer:
-    """Returns a uniform initializer within 1 / sqrt(size), PyTorch's for such a convolution."""
+    """Returns an initializer, uniform within 1 / sqrt(size), as in PyTorch's convolutions."""
     bound = size**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

@@ -27,7 +27,7 @@ class MaximalUpdate(Standard):
     base_width: Count = 64
 
     def kernel_gain(self, width: int) -> float:
-        """Returns 1 / sqrt(r), for `depth_scaled` and `normal`; the deviation is base_width's."""
+        """Returns 1 / sqrt(r), for `depth_scaled` and `normal` with base_width's deviation."""
         return (self.base_width / width) ** 0.5
 
     def logits_gain(self, width: int) -> float:

@@ -102,7 +102,7 @@ class DifferentialAttention(AttentionVariant):
     softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), where each half of
     a head's features has its own attention, with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258,
     equation 1. Here, lambda is one learned number per head, and a rotation covers both halves. The
-    paper learns differences of exp(q . k) and normalises each head's output; diff_transformer does.
+    paper and diff_transformer learn differences of exp(q . k) and normalise each head's output.
 
     Attributes:
       initial_lambda: Initial lambda; in the paper between 0.2 and 0.8, depending on depth.
@@ -134,9 +134,9 @@ class DiffTransformer(AttentionVariant):
 
     norm((A_h - lambda A_(h + H/2)) [v_h, v_(h + H/2)]) (1 - lambda_0), where lambda is one number
     per layer, exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_0 with learned vectors, and norm is the RMS
-    norm of each pair. Ye et al. 2024, arXiv:2410.05258, equations 1 to 3; lambda_0 =
-    0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ... H heads here are H / 2 of the paper's, each of
-    twice the size.
+    norm of each pair. Ye et al. 2024, arXiv:2410.05258, equations 1 to 3; in layer l = 0, 1, ...
+    lambda_0 = 0.8 - 0.6 exp(-0.3 l). H heads here are H / 2 of the paper's, each of twice the
+    size.
 
     Attributes:
       epsilon: Added to the mean square of the norm.

@@ -128,11 +128,12 @@ def write_shards(
 
 
 def open_shards(folder: Path, document_separator: str | None = None) -> LoadedText:
-    """Returns the memory-mapped text in a folder made by write_shards, with its documents.
+    """Returns the memory-mapped text in a folder made by write_shards.
+
+    Without a separator, the stored documents are kept.
 
     Raises:
-      InvalidInput: A file is missing or damaged, or a separator is given and the documents end
-        with a different line.
+      InvalidInput: A file is missing or damaged, or the documents end with a different line.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))

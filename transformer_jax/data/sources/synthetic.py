@@ -125,10 +125,11 @@ def agreement(length: int, symbols: int) -> Language:
 
 
 def markov(length: int, symbols: int) -> Language:
-    """A Markov chain, whose symbols depend only on the previous one; the floor is its entropy rate.
+    """Returns the language of a Markov chain, whose entropy rate is the floor.
 
-    H = - sum_i pi_i sum_j P_ij log P_ij with pi P = pi (Shannon 1948, section 7). The rows of P are
-    drawn once, from exp of normal numbers of deviation 1.5, and are part of the language.
+    Each symbol depends only on the previous one. H = - sum_i pi_i sum_j P_ij log P_ij with
+    pi P = pi (Shannon 1948, section 7). The rows of P are normalised exponentials of normal numbers
+    with deviation 1.5; they are drawn once and are part of the language.
     """
     table = np.exp(1.5 * np.random.default_rng(symbols).normal(size=(symbols, symbols)))
     table /= table.sum(1, keepdims=True)

@@ -31,16 +31,18 @@ class Batch(TypedDict):
 
 
 class Task(Protocol):
-    """Interface of a task: examples as batches; nothing later depends on how.
+    """Interface of a task, which turns examples into batches; no later code depends on how.
 
-    A user-defined task derives from it and defines `sizes`, `batch` and `evaluation_batches`.
-    `data.task=MODULE:NAME` names its class, or a function that makes it: arguments named as
-    options of `data`, batch_size and stride get their values, and those with option types are
-    its own options. It may have `words`, the names of its tokens, and
-    `clusters(split)`, the cluster of each example, [N] int. `reads_from_left` states
-    whether predictions must not see later tokens; by default a task whose targets are the next
-    inputs does. Models with user-defined parts are checked for that before they train. It may
-    have `batch_rows(seed, step, rows)`, see the function with that name.
+    A user-defined task derives from Task and defines `sizes`, `batch` and `evaluation_batches`.
+    `data.task=MODULE:NAME` names its class, or a function that makes it. Arguments named like
+    options of `data`, batch_size and stride get the values of those options; arguments with option
+    types are the task's own options.
+
+    A task can also have `words`, the names of its tokens; `clusters(split)`, the cluster of each
+    example, [N] int; and `batch_rows(seed, step, rows)` (see the function with that name). If
+    `reads_from_left` is true, predictions must not see later tokens; by default it is true if
+    targets are the next inputs. Models with user-defined parts are checked for that before they
+    train.
 
     Attributes:
       tokenizer: Tokenizer of the text, or None if there is no text.

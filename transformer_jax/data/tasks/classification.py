@@ -261,7 +261,7 @@ def vector_classification(
     train_examples: int | None,
     batch_size: int,
 ) -> Classification:
-    """Sequences of vectors with labels, e.g. time series, unchanged from the file."""
+    """Returns a task on labelled vector sequences, e.g. time series, unchanged from the file."""
     arrays = load_vectors(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
     longest, num_features = arrays.inputs.shape[1:]

@@ -168,13 +168,13 @@ class LanguageModelling:
         return self.splits[split].document_of(np.arange(count) * stride)
 
     def _evaluated(self, split: str) -> tuple[int, int]:
-        """Returns the number of windows of a split, and the tokens between their starts."""
+        """Returns the numbers of windows in a split and of tokens between their starts."""
         stride = self.stride or self.length
         left = len(self.splits[split]) - 1 - self.length  # predictions after the first window
         return 1 + max(0, -(-left // stride)), stride
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns the UTF-8 bytes of the tokens that each row is scored on, [B] int64."""
+        """Returns the number of UTF-8 bytes in each row's scored tokens, [B] int64, or None."""
         token_bytes = self.tokenizer.token_bytes
         if token_bytes is None:
             return None
