@@ -21,7 +21,7 @@ from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.generation import generate_from
 from transformer_jax.models import Decoder
 from transformer_jax.training.evaluation import evaluate, make_score
-from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
+from transformer_jax.training.step import draw_state, make_run_steps, make_train_step
 
 LENGTH, BATCH, SEED = 64, 12, 0  # tokens of a window, windows of an update
 
@@ -59,7 +59,7 @@ def train(model: nn.Module, task: LanguageModelling, steps: int) -> dict:
     rate = optax.warmup_cosine_decay_schedule(0.0, 4e-3, min(100, steps // 2), steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, b2=0.99))
     optimizer = optax.with_extra_args_support(optimizer)
-    state = make_initial_state(model, optimizer, SEED)()
+    state = draw_state(model, optimizer, SEED)
     run_steps = jax.jit(make_run_steps(make_train_step(model, optimizer, SEED)))
     ahead = min(50, steps)
     for first in range(0, steps, ahead):

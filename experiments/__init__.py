@@ -1,4 +1,4 @@
-"""Thin commands over the library: `python -m experiments.VERB --help`.
+"""Command-line tools for the library: `python -m experiments.VERB --help`.
 
 On Linux a command restarts itself with huge pages before anything is imported. XLA on a
 CPU allocates new memory at each call, and touching it for the first time in pages of 4 kB can take
@@ -29,7 +29,7 @@ def _offers_huge_pages() -> bool:
 
 
 def _in_a_line(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Ends a command with one line if imports are interrupted, or a package is missing."""
+    """Ends a command with a one-line message if it is interrupted or a package is missing."""
     if issubclass(kind, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         sys.exit(130)

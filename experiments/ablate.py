@@ -62,8 +62,8 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="KEY=VALUE,VALUE",
-        help="arms without a study file, compared with the config as it is (--config.KEY=VALUE "
-        "changes it); several --arm add arms; 'KEY=VALUE,VALUE x KEY=VALUE,VALUE' is a grid",
+        help="arms to compare with the config itself, without a study file (--config.KEY=VALUE "
+        "changes it); repeat --arm for more; 'KEY=VALUE,VALUE x KEY=VALUE,VALUE' is a grid",
     )
     parser.add_argument(
         "--margin", type=float, help="with --arm: the smallest difference that matters"
@@ -72,19 +72,19 @@ def _parser() -> Parser:
     parser.add_argument(
         "--ladder",
         metavar="KEY=NUMBER,NUMBER,...",
-        help="repeats the study at each of these values of an option",
+        help="repeat the study at each of these values of an option",
     )
     parser.add_argument(
         "--members",
         type=int,
-        help="runs that one program trains at a time, under vmap; 1: one after another "
+        help="number of runs that one program trains together, under vmap "
         "(1 on a CPU, 8 on a GPU or TPU)",
     )
-    parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
-    parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
-    parser.add_argument("--retry", action="store_true", help="run failed cells again")
+    parser.add_argument("--root", help="directory whose `cells` studies share (workdir's parent)")
+    parser.add_argument("--dry_run", action="store_true", help="print the plan and stop")
+    parser.add_argument("--retry", action="store_true", help="train failed cells again")
     parser.add_argument("--executor", choices=KINDS, help="train cells as jobs through submitit")
-    parser.add_argument("--cells_per_job", type=int, help="cells per job (4)")
+    parser.add_argument("--cells_per_job", type=int, help="number of cells in each job (4)")
     parser.add_argument(
         "--job",
         action="append",

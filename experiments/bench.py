@@ -42,12 +42,12 @@ _READ = 64 << 20  # numbers of 4 bytes each
 
 
 class Measure(NamedTuple):
-    """A line of the table.
+    """Properties of a measured figure.
 
     Attributes:
       unit: Unit of the figure.
-      limit: Names of a rate of the machine and of a count of operations or bytes; the share of the
-        rate that a program reaches is printed. None: no share.
+      limit: Names of a machine's rate and of a count of operations or bytes, from which the share
+        of the rate that a program reaches is computed; None for no share.
     """
 
     unit: str
@@ -74,19 +74,21 @@ MEASURES = {
 def main(argv: list[str]) -> dict[str, Any]:
     """Runs the rounds, prints the tables and returns the figures; with --worker only measures."""
     parser = Parser("bench", __doc__)
-    parser.add_argument("--what", default=",".join(WHAT), help="which, by comma (all)")
-    parser.add_argument("--programs", help="which of them, by comma (all)")
-    parser.add_argument("--shape", default="small", choices=SHAPES, help="of the model (small)")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--what", default=",".join(WHAT), help="kinds of work: A,B,... (all)")
+    parser.add_argument("--programs", help="programs, separated by commas (all)")
+    parser.add_argument("--shape", default="small", choices=SHAPES, help="model size (small)")
     parser.add_argument(
-        "--config", default="configs/tiny.py", help="of start, members (configs/tiny.py)"
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="dtype (float32)"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="of all programs (5)")
-    parser.add_argument("--steps", type=int, default=100, help="timed in each process (100)")
+    parser.add_argument(
+        "--config", default="configs/tiny.py", help="for start and members (configs/tiny.py)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of all programs (5)")
+    parser.add_argument("--steps", type=int, default=100, help="steps per process (100)")
     parser.add_argument("--out", help="a JSON file for the figures")
     workers = [f"{what}:{name}" for what, work in WHAT.items() for name in work.programs]
     parser.add_argument(
-        "--worker", choices=workers, metavar="WHAT:PROGRAM", help="measured in this process"
+        "--worker", choices=workers, metavar="WHAT:PROGRAM", help="measure it in this process"
     )
     parser.add_json()
     arguments = parser.read(argv)
@@ -124,7 +126,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _jobs(arguments: Any) -> list[str]:
-    """Returns WHAT:PROGRAM for everything that was requested."""
+    """Returns the requested jobs, each as WHAT:PROGRAM."""
     asked = arguments.what.split(",")
     for name in asked:
         if name not in WHAT:
@@ -168,7 +170,7 @@ def _training(name: str, arguments: Any) -> Figures:
 
 
 def _most_memory() -> float:
-    """Returns the peak memory of this process in bytes: on the GPU, or without one in all."""
+    """Returns the peak memory of this process in bytes: GPU memory, or main memory without one."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
@@ -179,7 +181,7 @@ def _most_memory() -> float:
 
 
 def _operations(shape: Any, dtype: str) -> Figures:
-    """Returns the numbers of FLOPs that every program has to compute, from the traced model."""
+    """Returns the FLOPs of an evaluated batch and of an update, from our traced model."""
     import jax
     import numpy as np
 
@@ -222,7 +224,7 @@ def _start(name: str, arguments: Any) -> Figures:
 
 
 def _watch(config: str, run: Path, cache: Path) -> tuple[float, float]:
-    """Returns the seconds that `train` takes to the end of its first step, and to its own end."""
+    """Runs `train`; returns the seconds until its first step is done, and until it ends."""
     command = [sys.executable, "-m", "experiments.train", f"--config={config}", f"--workdir={run}"]
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     first, status = None, run / "STATUS"
@@ -264,7 +266,7 @@ def _limits(name: str, arguments: Any) -> Figures:
 
 
 class Work(NamedTuple):
-    """Programs that are compared, and the function that measures one of them.
+    """A kind of work: the programs that are compared, and a function that measures one of them.
 
     Attributes:
       programs: Names of the programs.
@@ -299,7 +301,7 @@ def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
 
 
 def _print_tables(figures: dict[str, dict[str, list[float]]]) -> None:
-    """Prints each program's median and range, ratio to the first one, and share of the limit."""
+    """Prints each program's median, range, ratio to the first program, and share of the limit."""
     for name, (unit, limit) in MEASURES.items():
         columns = figures.get(name)
         if not columns:
@@ -317,7 +319,7 @@ def _print_tables(figures: dict[str, dict[str, list[float]]]) -> None:
 
 
 def _share(limit: tuple[str, str] | None, milliseconds: float, figures: dict) -> str:
-    """Returns a figure's share of the machine's limit as text, or "" if one was not measured."""
+    """Returns the share of the machine's limit as text, or "" if the limit was not measured."""
     if limit is None or limit[0] not in figures or limit[1] not in figures:
         return ""
     rate = statistics.median(figures[limit[0]]["machine"]) * 1e9

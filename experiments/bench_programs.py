@@ -1,8 +1,8 @@
 """Programs for `experiments.bench`: the same training step and generation in several libraries.
 
 Every program has a decoder with tied embeddings, no biases, GELU and pre-norm, and random tokens;
-training uses AdamW with decay and clipping by global norm. TRAINERS train and evaluate, WRITERS
-generate.
+training uses AdamW with weight decay and clipping by global norm. TRAINERS train and evaluate;
+WRITERS generate.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ Repeat = Callable[[int], None]
 
 
 class Trainer(NamedTuple):
-    """Timed functions of a program that trains; each returns when its work is done.
+    """Functions of a training program to be timed; each returns when its work is done.
 
     Attributes:
       take: Runs a number of updates.
@@ -79,7 +79,7 @@ def our_decoder(shape: Shape, dtype: str) -> Any:
 
 
 def ours(shape: Shape, dtype: str) -> Trainer:
-    """Returns a trainer of our `Decoder`, with ten steps in each call of one compiled program."""
+    """Returns a trainer for our `Decoder`, with ten steps in each call of a compiled program."""
     import jax
     import jax.numpy as jnp
 
@@ -267,14 +267,14 @@ def torch_eager(shape: Shape, dtype: str, wrap: Callable = lambda model: model) 
 
 
 def torch_compiled(shape: Shape, dtype: str) -> Trainer:
-    """Returns a trainer of the same PyTorch model through torch.compile."""
+    """Returns a trainer for the model of torch_eager, compiled by torch.compile."""
     import torch
 
     return torch_eager(shape, dtype, wrap=torch.compile)
 
 
 def ours_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
-    """Returns a function that runs `generate_from` with our `Decoder`, greedily."""
+    """Returns a function that generates `count` tokens with our `Decoder`, greedily."""
     import jax
 
     from transformer_jax.generation import generate_from
@@ -293,7 +293,7 @@ def ours_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repea
 
 
 def transformers_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
-    """Returns a function that runs `generate` of transformers' GPT-2, greedily, with its cache."""
+    """Returns a function that generates `count` tokens with GPT-2 of transformers, greedily."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -52,22 +52,22 @@ _REFERENCE = {
 
 
 class BuildFailed(Stop):
-    """The site has a broken link, or a page that cannot be made."""
+    """The site has a broken link, or a page that cannot be built."""
 
 
 def main(argv: list[str]) -> None:
     """Reads the arguments, writes the generated pages, and builds the site."""
     parser = Parser("build_site", __doc__)
-    parser.add_argument("--out", default="site", help="where the site goes (site)")
+    parser.add_argument("--out", default="site", help="folder for the site (site)")
     arguments = parser.read(argv)
     out = Path(arguments.out).absolute()
     # mkdocs empties the folder that it writes to.
     is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_empty and not ((out / "index.html").is_file() and (out / "search").is_dir()):
-        raise InvalidInput(f"--out={arguments.out}: expected a new folder, or a site made before")
+        raise InvalidInput(f"--out={arguments.out}: expected a new folder, or an earlier site")
     missing = [n for n in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(n)]
     if missing:
-        raise InvalidInput(f"{', '.join(missing)} not installed: pip install -e '.[site]'")
+        raise InvalidInput(f"not installed: {', '.join(missing)}: pip install -e '.[site]'")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_sources(place / "docs")

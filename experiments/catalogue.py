@@ -130,7 +130,7 @@ def entries_of(key: str) -> dict[str, Entry]:
 
 
 def entry(key: str, name: str, row: Entry, cost: Sequence[str] | None = None) -> str:
-    """Returns the section of one variant, with further lines about its cost."""
+    """Returns the catalogue's section on a variant, as Markdown; `cost` has further lines."""
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
     lines = [f"### `{name}`\n", described, ""]
     for option_key, option in row.options.items():
@@ -142,7 +142,7 @@ def entry(key: str, name: str, row: Entry, cost: Sequence[str] | None = None) ->
 
 
 def metrics() -> str:
-    """Returns the section of metrics."""
+    """Returns the catalogue's section on metrics, as Markdown."""
     rows = []
     for name, row in entries_of("evaluation.metrics").items():
         facts = metric_facts(name)
@@ -152,7 +152,7 @@ def metrics() -> str:
 
 
 def hooks() -> str:
-    """Returns the section of hooks."""
+    """Returns the catalogue's section on hooks, as Markdown."""
     rows = (
         f"| `{name}` | {' '.join(row.says.split())} |"
         for name, row in entries_of("hooks.functions").items()
@@ -161,7 +161,7 @@ def hooks() -> str:
 
 
 def sites() -> str:
-    """Returns the section of sites."""
+    """Returns the catalogue's section on sites, as Markdown."""
     rows = (f"| `{name}` | {what} |" for name, what in SITES.items())
     return "\n".join([_SITES, "| site | value |", "|---|---|", *rows])
 
@@ -192,7 +192,7 @@ def _times_the_default(fields: dict[str, Any], length: int = 64) -> tuple[float,
 
 
 def _size_of(fields: dict[str, Any], length: int) -> tuple[float, float]:
-    """Returns the numbers of a decoder's parameters, and of operations for loss and gradient."""
+    """Returns a decoder's number of parameters, and of operations for its loss and gradient."""
     import jax
     import jax.numpy as jnp
 

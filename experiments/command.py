@@ -25,14 +25,14 @@ _COMPLETES = "_ARGCOMPLETE"  # set if a shell asks for completions; see argcompl
 
 
 def file_to_write(path: str | Path, flag: str) -> Path:
-    """Returns a path for a new file, and makes its folder.
+    """Returns the path of a file to be written, and creates its folder.
 
     Raises:
-      InvalidInput: The path is a folder, or its folder cannot be made.
+      InvalidInput: The path is a folder, or its folder cannot be created.
     """
     path = Path(path)
     if path.is_dir():
-        raise InvalidInput(f"{flag}={path}: there is a folder of that name; expected a file")
+        raise InvalidInput(f"{flag}={path}: there is a folder with that name; expected a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -42,10 +42,10 @@ def file_to_write(path: str | Path, flag: str) -> Path:
 
 @contextlib.contextmanager
 def by_flags(*names: str) -> Generator[None]:
-    """Replaces options of `data` with flags in error messages, for commands without a config.
+    """Replaces names of `data` options with flags in error messages, for use without a config.
 
     Args:
-      *names: Names of options that are flags.
+      *names: Names of the options that are flags of the command.
     """
     try:
         yield
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, verb: str, description: str, takes_config: bool = False, config_required: bool = True
     ) -> None:
-        """Sets the command's name as the user types it."""
+        """Sets the name of the command, `verb`, as the user types it, and its description."""
         super().__init__(
             prog=f"python -m experiments.{verb}".rstrip("."),
             description=description,
@@ -84,38 +84,38 @@ class Parser(argparse.ArgumentParser):
         )
         self.takes_config = takes_config
         if takes_config:
-            help_text = "say this, or what a section of options or one option means: --help=model"
+            help_text = "show this, or help on an option or a section of options: --help=model"
             self.add_argument("-h", "--help", nargs="?", metavar="OPTION", help=help_text)
-            what = "a Python file with get_config(), the name of one in configs: tiny, or a model "
-            what += "of Hugging Face to start from: its folder, or OWNER/NAME on the hub"
+            what = "a Python file with get_config(); the name of one in configs, such as tiny; or "
+            what += "a Hugging Face model to start from: its folder, or OWNER/NAME on the hub"
             self.add_argument("--config", required=config_required, help=what)
 
     def add_allow(self) -> None:
-        """Adds --allow, the modules with the run's own classes that are allowed to be imported."""
+        """Adds --allow, the modules that may be imported for a run's user-defined classes."""
         self.add_argument(
             "--allow",
             action="append",
             default=[],
             metavar="MODULE",
-            help="import this module if the run names a class in it; several times for several",
+            help="import this module if the run names a class in it; can be repeated",
         )
 
     def add_run(self) -> None:
         """Adds --workdir, the directory of a trained run."""
-        what = "a run's directory, or a model of Hugging Face"
+        what = "a run's directory, or a Hugging Face model"
         self.add_argument("--workdir", required=True, help=what)
 
     def add_mesh(self, default: str = "one device") -> None:
         """Adds --mesh, the devices over which a trained run is spread."""
-        what = f"spread it over devices: fsdp=8, or data=2,tensor=4 ({default})"
+        what = f"spread the run over devices: fsdp=8, or data=2,tensor=4 ({default})"
         self.add_argument("--mesh", type=_sizes, default={}, help=what)
 
     def add_json(self) -> None:
         """Adds --json, which prints the result of `main` as one line, and all else to stderr."""
-        self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
+        self.add_argument("--json", action="store_true", help="print the result as a line of JSON")
 
     def choose(self, argv: list[str], names: Collection[str]) -> str:
-        """Returns the first word, the name of a command; "" if help was requested and shown.
+        """Returns the first argument, a command's name; "" if help was requested and shown.
 
         Raises:
           InvalidInput: There is no such command, or no word was given.
@@ -156,7 +156,7 @@ class Parser(argparse.ArgumentParser):
         """Returns the parsed arguments; `config` is a checked, locked ConfigDict.
 
         Raises:
-          InvalidInput: A flag, key or value is unknown; one report has all problems of the config.
+          InvalidInput: A flag, key or value is invalid; one report has all problems of the config.
         """
         if is_completing():
             self._complete()
@@ -166,10 +166,12 @@ class Parser(argparse.ArgumentParser):
             behind = argv[argv.index(asked[0]) + 1 :]
             if not about and behind and not behind[0].startswith("-"):
                 about = behind[0]
-            print(_help_on(about) if about else self.format_help())
             files = [a.partition("=")[2] for a in argv if a.startswith("--config=")]
-            key = about.removeprefix("--").removeprefix("config.")
-            if files and (value := resolved(_file_at(preset(files[0])).config({})).get(key)):
+            flat = {}
+            if files and about:  # its components of the user's own have options too
+                flat = resolved(_file_at(preset(files[0])).config(_split_overrides(argv)[0]))
+            print(_help_on(about, flat) if about else self.format_help())
+            if value := flat.get(about.removeprefix("--").removeprefix("config.")):
                 print(f"  in {files[0]}: {value}")
             sys.exit(0)
         overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
@@ -183,7 +185,7 @@ class Parser(argparse.ArgumentParser):
             )
         if self.takes_config and arguments.config is None:
             if overrides:
-                raise InvalidInput(f"--config.{next(iter(overrides))}: without a --config=FILE")
+                raise InvalidInput(f"--config.{next(iter(overrides))}: expected --config=FILE too")
         elif self.takes_config:
             arguments.config_path = preset(arguments.config)
             arguments.file = _file_at(arguments.config_path)
@@ -195,7 +197,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Returns the number of devices by axis, from AXIS=NUMBER,AXIS=NUMBER."""
+    """Parses AXIS=NUMBER,AXIS=NUMBER into the number of devices by axis."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     try:
         sizes = {axis: int(size) for axis, _, size in pairs}
@@ -208,12 +210,12 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def is_completing() -> bool:
-    """Returns whether a shell asks for completions."""
+    """Returns whether this process was started by a shell to complete a command."""
     return _COMPLETES in os.environ
 
 
 def words_so_far() -> list[str]:
-    """Returns the words of this command, or those before the cursor for completions."""
+    """Returns this command's arguments, or for completion the words before the cursor."""
     if not is_completing():
         return sys.argv[1:]
     from argcomplete.lexers import split_line
@@ -247,7 +249,7 @@ def _presets() -> dict[str, str]:
 
 
 def _complete_config(prefix: str, **_: Any) -> list[str]:
-    """Returns configs that complete a word: names, or files."""
+    """Returns names of configs, and files, that begin with `prefix`."""
     from argcomplete.completers import FilesCompleter
 
     named = [name for name in _presets() if name.startswith(prefix)]
@@ -255,7 +257,7 @@ def _complete_config(prefix: str, **_: Any) -> list[str]:
 
 
 def _file_at(path: str) -> ConfigFile:
-    """Returns a config file, or a Hugging Face folder or repository in its place."""
+    """Returns the config at a path: a file, or a Hugging Face folder or repository."""
     if path.endswith(".py"):
         return ConfigFile(path)
     from transformer_jax.hub import is_of_huggingface
@@ -270,11 +272,11 @@ def _file_at(path: str) -> ConfigFile:
 def fitted_to_short_run(
     file: ConfigFile, overrides: Mapping[str, str], say: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
-    """Returns changes to warm up and evaluate after fewer updates in a run that was made shorter.
+    """Returns changes that shorten warm-up and evaluation intervals in a shortened run.
 
     Args:
       file: File of the config.
-      overrides: Texts from the command line by full key; options stated there stay unchanged.
+      overrides: Strings from the command line by full key; options in it stay unchanged.
       say: Function that receives a line about each change.
     """
     if "training.steps" not in overrides:
@@ -303,7 +305,7 @@ def fitted_to_short_run(
 
 
 def default_workdir(path: str, overrides: dict[str, str]) -> str:
-    """Returns a directory for a run without one, named after its config and its changes."""
+    """Returns the default directory of a run, named after its config and its changes."""
     lasts = [key.rsplit(".", 1)[-1] for key in overrides]
     keys = [k if lasts.count(last) > 1 else last for k, last in zip(overrides, lasts, strict=True)]
     config, at, revision = path.partition("@")  # of a model on the hub
@@ -317,16 +319,16 @@ def default_workdir(path: str, overrides: dict[str, str]) -> str:
 
 
 def seconds_of(flag: str, text: str) -> float:
-    """Returns the seconds in a text: 90s, 10m, 2h or a number of seconds."""
+    """Parses a time such as 90s, 10m or 2h, or a number of seconds, into seconds."""
     number, unit = re.fullmatch(r"([\d.]*)(.*)", text, re.DOTALL).groups()  # ty: ignore
     try:
         return float(number) * _UNITS[unit or "s"]
     except (KeyError, ValueError):
-        raise InvalidInput(f"{flag}={text}: expected a time, as 90s, 10m or 2h") from None
+        raise InvalidInput(f"{flag}={text}: expected a time such as 90s, 10m or 2h") from None
 
 
 def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the overrides by key, and the other arguments.
+    """Returns the overrides of config options by key, and the other arguments.
 
     Overrides are `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.KEY` and `--noconfig.KEY`.
     """
@@ -347,7 +349,7 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _names_by_key() -> dict[str, tuple[str, ...]]:
-    """Returns the names that an option's value can have, by the key of each option."""
+    """Returns the names that each option accepts as its value, by the option's key."""
     names = {key: option.names for key, option in OPTIONS.items()}
     return names | {key: owners[0][1].names for key, owners in all_options().items()}
 
@@ -361,14 +363,14 @@ def _sections_help() -> str:
     return "\n".join([head, *lines])
 
 
-def _help_on(name: str) -> str:
-    """Returns help on a section of options or an option, with defaults, not the file's values.
+def _help_on(name: str, flat: Mapping[str, Any]) -> str:
+    """Returns help on an option or a section of options, with defaults, not the file's values.
 
     Raises:
       InvalidInput: There is no section or option with that name.
     """
     name = name.removeprefix("--").removeprefix("config.").rstrip(".")
-    text = as_lines(name)
+    text = as_lines(name, flat)
     if not text:
         sections = [section.rstrip(".") for section in SECTIONS if section]
         raise InvalidInput(
@@ -401,7 +403,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     """Runs a command; expected errors end it with a message and no traceback.
 
     Args:
-      main: Function of the arguments; its result is printed if they contain --json.
+      main: Function that takes the arguments; its result is printed if they contain --json.
       argv: Arguments of the command; those of the process if None.
     """
     asked = list(sys.argv[1:] if argv is None else argv)
@@ -430,7 +432,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
             sys.exit(2)
         if error.errno not in DISK_ERRORS:
             raise
-        what = "what was finished is kept, and the same command goes on"
+        what = "what was finished is kept, and the same command continues"
         print(f"error: {error.filename or 'writing'}: {error.strerror}; {what}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:  # training handles this itself; see runs/interruption

@@ -1,4 +1,4 @@
-"""Judges studies again, or compares runs: different options, results, and supported claims.
+"""Judges studies again, or compares runs: differing options, results, and supported claims.
 
 Example:
   python -m experiments.compare runs/positions
@@ -18,13 +18,15 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Prints the table, the warnings and the verdict; returns them."""
+    """Prints and returns the verdicts on studies, or a comparison of runs."""
     parser = Parser("compare", __doc__)
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="studies, or runs")
-    parser.add_argument("--metric", help="of metrics.jsonl, for runs (eval/loss)")
+    parser.add_argument(
+        "directories", nargs="+", metavar="DIR", help="directories of studies, or of runs"
+    )
+    parser.add_argument("--metric", help="for runs: name in metrics.jsonl (eval/loss)")
     parser.add_argument(
         "--out",
-        help="of runs: a page, or a picture of the metric (comparison.html)",
+        help="for runs: file for the page, or for a picture of the metric (comparison.html)",
     )
     parser.add_json()
     arguments = parser.read(argv)
@@ -32,7 +34,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     if studies and len(studies) < len(arguments.directories):
         raise InvalidInput("compare: expected studies or runs, not both")
     if studies and (arguments.metric or arguments.out):
-        raise InvalidInput("compare: --metric and --out are for runs; a study says its own metric")
+        raise InvalidInput("compare: --metric and --out are for runs; a study has its own metric")
     if studies:
         return {"studies": {path: _judge(load_study(path)) for path in studies}}
     out = file_to_write(arguments.out or "comparison.html", "--out")
@@ -52,7 +54,7 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:
     from transformer_jax.studies.comparison import Comparison
 
     if out.suffix not in (".html", *_PICTURES):
-        raise InvalidInput(f"--out={out}: expected a page, .html, or a picture, .png, .svg or .pdf")
+        raise InvalidInput(f"--out={out}: expected a name that ends with .html, .png, .svg or .pdf")
     runs = {path.rstrip("/"): RunDirectory(path) for path in paths}
     if len(runs) < 2:
         raise InvalidInput("compare: expected two or more different run directories, or a study")

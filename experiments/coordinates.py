@@ -14,7 +14,7 @@ _DRIFT = 0.25  # a size that changes with more than the fourth root of the width
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Prints and returns a table of sizes and slopes by site."""
+    """Prints and returns the sizes of activations, and their slopes over the width, by site."""
     parser = Parser("coordinates", __doc__, takes_config=True)
     parser.add_argument("--widths", default="64,128,256", help="at least two, separated by commas")
     parser.add_argument("--steps", default="4", help="updates before the activations are measured")
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     uneven = [width for width in widths if width % model.num_heads]
     if uneven and model.head_dim is None:
         raise InvalidInput(
-            f"--widths: {uneven[0]} is no multiple of model.num_heads={model.num_heads}"
+            f"--widths: {uneven[0]} is not a multiple of model.num_heads={model.num_heads}"
         )
     use_compilation_cache()
     from rich.console import Console
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidInput(f"--widths={arguments.widths}: {error}") from error
     title = f"RMS after {steps} updates, {model.parametrisation} parametrisation"
-    table = Table(title=title, caption="size ~ width^slope; change: what the updates changed")
+    table = Table(title=title, caption="size ~ width^slope; change: difference due to the updates")
     for name in ("place", *(f"width {width}" for width in widths), "slope", "slope of change"):
         is_name = name == "place"
         table.add_column(name, justify="left" if is_name else "right", no_wrap=is_name)
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         ]
         table.add_row(name, *(f"{size:.4f}" for size in site.rms), *marked)
     Console().print(table)
-    print(f"{drifting} of {len(places)} places go with the width (a slope beyond {_DRIFT})")
+    print(f"{drifting} of {len(places)} places change with the width (a slope beyond {_DRIFT})")
     return {"widths": widths, "steps": steps, "places": found, "drifting": drifting}
 
 

@@ -21,14 +21,14 @@ from transformer_jax.runs.directory import RunDirectory
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Loads the run and its data; prints and returns the means and the settings."""
+    """Loads the run and its data; prints and returns the mean scores and the settings."""
     parser = Parser("evaluate", __doc__)
     parser.add_run()
     parser.add_argument(
-        "--source", help="other data, of which --split is scored (the run's data.source)"
+        "--source", help="different data, whose --split is scored (the run's data.source)"
     )
-    parser.add_argument("--split", default="test", choices=SPLITS, help="which part (test)")
-    parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
+    parser.add_argument("--split", default="test", choices=SPLITS, help="split to score (test)")
+    parser.add_argument("--stride", type=int, help="tokens between starts of windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
     parser.add_mesh()
@@ -88,10 +88,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
     for name in config.evaluation.metrics:
         if name not in means:
-            why = "of the finished run" if name in asked else "needs --allow"
+            why = "it needs the finished run" if name in asked else "it needs --allow"
             is_stored = is_run and arguments.source is None
             is_stored = is_stored and name in directory.evaluation().get(arguments.split, {})
-            print(f"{name}: not measured here, {why}{'; evaluation.json has it' * is_stored}")
+            print(f"{name}: not measured here: {why}{'; evaluation.json has it' * is_stored}")
     print("  ".join(f"{name} {value}" for name, value in scored.protocol.items()))
     if not is_run or arguments.source is not None:
         print(f"data {config.data.source}")
@@ -115,7 +115,7 @@ def _config_to_score(arguments: Any, is_run: bool) -> Any:
         if config.data.task == "image_classification":
             raise InvalidInput(
                 f"--source={arguments.source}: pixels are scaled by the training images of the "
-                "same data; other images would be scaled otherwise"
+                "same data; other images would be scaled differently"
             )
         alone = {"data.source": arguments.source, "data.mixture": ()}
         alone |= {"data.train_examples": None, "hooks.functions": ()}  # nothing is trained

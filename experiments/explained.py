@@ -1,11 +1,13 @@
 """Descriptions of all options, as text for the command line and as a page for the docs."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.declarations import Option, as_text
 from transformer_jax.options import SameAs, Traced
-from transformer_jax.resolve import all_options
+from transformer_jax.resolve import all_options, options_read
 
 _HEAD = """# Options
 
@@ -19,13 +21,18 @@ nothing else but their seeds share one program.
 """
 
 
-def rows() -> list[tuple[str, Option, str]]:
-    """Returns (key, option, names of variants that have it) for every option, by section."""
+def rows(flat: Mapping[str, Any] = MappingProxyType({})) -> list[tuple[str, Option, str]]:
+    """Returns (key, option, names of variants that have it) for every option, by section.
+
+    The options of user-defined components that the flat config chooses are included.
+    """
     shared: dict[str, dict[Any, tuple[Option, list[str]]]] = {}
     for key, owners in all_options().items():
         for name, option in owners:
             kind = (option.allowed, repr(_default(option)), option.meaning)
             shared.setdefault(key, {}).setdefault(kind, (option, []))[1].append(name)
+    for key, option in options_read(flat).items() if flat else ():
+        shared.setdefault(key, {"": (option, [])})
     found = []
     for prefix in SECTIONS:
         found += [(key, option, "") for key, option in OPTIONS.items() if _prefix(key) == prefix]
@@ -35,14 +42,15 @@ def rows() -> list[tuple[str, Option, str]]:
     return found
 
 
-def as_lines(name: str = "") -> str:
+def as_lines(name: str = "", flat: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Returns descriptions of options as lines for a terminal.
 
     Args:
       name: Name of an option or a section; "" for all.
+      flat: A flat config, whose user-defined components have options too.
     """
     lines = []
-    for key, option, owners in rows():
+    for key, option, owners in rows(flat):
         if not name or key == name or key.startswith(f"{name}."):
             lines += [f"  --config.{key}={_default(option)}", f"      {_sentence(option, owners)}"]
     return "\n".join(lines)
@@ -65,7 +73,7 @@ def as_markdown() -> str:
 
 
 def says(section: type) -> str:
-    """Returns the description of a section, in one line."""
+    """Returns the description of a section of options in one line, from its docstring."""
     return " ".join((section.__doc__ or "").partition("Attributes:")[0].split())
 
 

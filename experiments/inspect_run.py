@@ -22,12 +22,12 @@ _MOST_WORDS = 64
 
 
 class Example(NamedTuple):
-    """Input that is inspected.
+    """Input to be inspected, with names for its positions.
 
     Attributes:
-      inputs: Keyword arguments of a call of the model, for one example [1, ...].
-      words: Names of its positions; in an encoder–decoder those of the decoder.
-      source: Names of the encoder's positions.
+      inputs: Keyword arguments for the model, for one example [1, ...].
+      words: Names of the positions; in an encoder–decoder, of the decoder's positions.
+      source: Names of the encoder's positions in an encoder–decoder, else ().
       image: [height, width, channels], pixels of the example, or None.
     """
 
@@ -37,24 +37,26 @@ class Example(NamedTuple):
     image: Any = None
 
     def beside(self, layer: str) -> tuple[Sequence[str], Sequence[str]]:
-        """Returns the names of the queries and of the keys of a layer."""
+        """Returns the names of the query positions and of the key positions in a layer."""
         queries = self.source if layer.startswith("encoder/") else self.words
         keys = self.source if layer.endswith("cross_attention") else queries
         return queries, keys
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Inspects the example, writes a picture and arrays, and returns the printed facts."""
+    """Inspects the input, writes a picture and arrays, and returns facts about them."""
     parser = Parser("inspect_run", __doc__)
     parser.add_run()
     parser.add_argument("--prompt", help="text for the model, for runs that read text")
     parser.add_argument(
         "--example",
         type=int,
-        help="which example of the test split, for runs on images or vectors (0)",
+        help="index of an example in the test split, for runs on images or vectors (0)",
     )
-    parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
-    parser.add_argument("--sites", help="names, with *, of further arrays for the .npz: A,B,...")
+    parser.add_argument(
+        "--out", default="attention.png", help="picture; arrays go to an .npz (attention.png)"
+    )
+    parser.add_argument("--sites", help="further sites to store in the .npz: A,B,...; * is allowed")
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
@@ -62,7 +64,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise InvalidInput(f"--out={out}: expected a name that ends with .png, .svg or .pdf")
     if out.is_dir() or not out.parent.is_dir():
-        raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
+        raise InvalidInput(f"--out={out}: expected a file in a folder that exists")
     use_compilation_cache()
 
     import numpy as np
@@ -91,7 +93,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         print(f"{layer}: {_in_words(told_of[layer])}")
     np.savez(out.with_suffix(".npz"), **arrays)
     if len(seen.words) > _MOST_WORDS:
-        print(f"no picture: {len(seen.words)} places, and it has room for {_MOST_WORDS}")
+        print(f"no picture: {len(seen.words)} positions; at most {_MOST_WORDS} can be drawn")
     elif maps:
         drawn = {layer: np.asarray(weights[0]) for layer, weights in maps.items()}
         if seen.image is None:
@@ -124,9 +126,9 @@ def _figures_of(weights: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _in_words(facts: dict[str, Any]) -> str:
     if facts["entropy"] is None:
-        return "no entropy: its weights are no distribution over the keys"
+        return "no entropy: its weights are not a distribution over the keys"
     by_head, alike = ", ".join(f"{e:.2f}" for e in facts["entropy"]), facts["heads_alike"]
-    likeness = "" if alike is None else f"; heads alike {alike:.2f} (1: the same)"
+    likeness = "" if alike is None else f"; similarity of heads {alike:.2f} (1: identical)"
     return f"entropy by head {by_head} nats{likeness}"
 
 
@@ -159,12 +161,12 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Example:
     if task == "synthetic" or (is_user_defined(task) and run.tokenizer is None):
         vocabulary = getattr(make_task(run.config, allow=allow), "words", None)
         if vocabulary is None:
-            raise InvalidInput(f"data.task={task} names no words; give it `words`, one for a token")
+            raise InvalidInput(f"data.task={task}: expected an attribute `words`, the token names")
         words = prompt.split()
         unknown = [word for word in words if word not in vocabulary]
         if unknown:
             raise InvalidInput(
-                f"--prompt: {unknown[0]!r} is no word; expected {' '.join(vocabulary)}"
+                f"--prompt: {unknown[0]!r} is not a word; expected words of {' '.join(vocabulary)}"
             )
         numbers = [vocabulary.index(word) for word in words]
     elif run.num_texts == 2:
@@ -193,7 +195,7 @@ def _pair(run: Any, prompt: str) -> Example:
 
 
 def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
-    """Returns the names of tokens; special tokens are named by purpose."""
+    """Returns a name for each token; special tokens are named by purpose, e.g. [begin]."""
     from transformer_jax.data.special_tokens import special_tokens
 
     *numbers, _ = specials = special_tokens(tokenizer)

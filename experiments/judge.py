@@ -5,7 +5,7 @@ Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
 
-docs/comparing.md explains the terms; `transformer_jax.judge` is the function for it.
+docs/comparing.md explains the terms; in Python, call `transformer_jax.judge`.
 """
 
 import csv
@@ -20,14 +20,18 @@ def main(argv: list[str]) -> list[Any]:
     """Reads the arguments, prints a table and returns the verdicts."""
     parser = Parser("judge", __doc__)
     parser.add_argument("--scores", required=True, help="a CSV file with arm, seed, value")
-    parser.add_argument("--base", required=True, help="the arm that others are compared with")
-    parser.add_argument("--margin", required=True, type=float, help="the smallest that matters")
-    parser.add_argument("--larger_is_better", action="store_true", help="else smaller is better")
+    parser.add_argument("--base", required=True, help="the arm that the others are compared with")
+    parser.add_argument(
+        "--margin", required=True, type=float, help="the smallest difference that matters"
+    )
+    parser.add_argument(
+        "--larger_is_better", action="store_true", help="larger values are better (smaller)"
+    )
     parser.add_argument("--primary", help="arms that the question is about: a,b (all)")
-    parser.add_argument("--planned", default="", help="seeds of each planned look: 5,10")
-    parser.add_argument("--earlier_looks", default="", help="seeds of each look before: 5")
-    parser.add_argument("--target", type=float, help="value from which on a run has solved it")
-    parser.add_argument("--workdir", help="for a page, tables and a register of earlier looks")
+    parser.add_argument("--planned", default="", help="number of seeds at each planned look: 5,10")
+    parser.add_argument("--earlier_looks", default="", help="number of seeds at earlier looks: 5")
+    parser.add_argument("--target", type=float, help="value at which a run has solved the task")
+    parser.add_argument("--workdir", help="folder for a page, tables and a register of looks")
     parser.add_json()
     arguments = parser.read(argv)
     from transformer_jax.studies.report import HEADS, judge_in, result_rows
@@ -74,14 +78,14 @@ def _read(path: Path) -> list[dict[str, Any]]:
                 message = f"{path}, line {number}: {column}={text}: expected a number"
                 raise InvalidInput(message) from error
     if not rows:
-        raise InvalidInput(f"{path}: expected a header and one line a run, found none")
+        raise InvalidInput(f"{path}: expected a header and one line per run, found no runs")
     return rows
 
 
 def _counts(name: str, text: str) -> tuple[int, ...]:
     counts = text.split(",") if text else []
     if not all(count.isdecimal() and int(count) for count in counts):
-        raise InvalidInput(f"--{name}={text}: expected numbers of seeds, 5,10 say")
+        raise InvalidInput(f"--{name}={text}: expected numbers of seeds, such as 5,10")
     return tuple(map(int, counts))
 
 

@@ -22,7 +22,7 @@ from transformer_jax.options import Count, PositiveShare
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Trains or loads a tokenizer and writes the shards; returns facts about them."""
+    """Trains or loads a tokenizer, and writes the shards; returns facts about them."""
     parser = Parser("make_shards", __doc__)
     parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
     parser.add_argument("--out", required=True, help="a new or empty folder")
@@ -30,16 +30,18 @@ def main(argv: list[str]) -> dict[str, Any]:
         "--tokenizer", default="bpe", help="byte, char, word, bpe or a tokenizer.json"
     )
     parser.add_argument(
-        "--vocab_size", type=int, default=4096, help="tokens of a bpe or word tokenizer (4096)"
+        "--vocab_size", type=int, default=4096, help="size of a bpe or word vocabulary (4096)"
     )
     parser.add_argument(
         "--train_share",
         type=float,
         default=0.9,
-        help="how much of the text a bpe is trained on: the train share of data.splits (0.9)",
+        help="share of the text that a bpe tokenizer is trained on, as in data.splits (0.9)",
     )
     parser.add_argument("--document_separator", help="line that ends a document (none)")
-    parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
+    parser.add_argument(
+        "--shard_tokens", type=int, default=100_000_000, help="maximum tokens per file (1e8)"
+    )
     parser.add_json()
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))

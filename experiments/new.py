@@ -1,4 +1,4 @@
-r"""Writes a component to start from: a file that works, and its test.
+r"""Writes a component to start from: a working file, and its test.
 
 Families: attention, norm, position, mixer, task, metric, objective, optimizer, hook.
 
@@ -77,7 +77,7 @@ def test_the_loss_falls(tmp_path):
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments and writes two files."""
+    """Reads the arguments, and writes the component and its test."""
     parser = Parser("new", __doc__)
     parser.add_argument("family", help=f"one of: {', '.join(TEMPLATES)}")
     parser.add_argument("module", help="name of the file to write, without .py")
@@ -87,21 +87,21 @@ def main(argv: list[str]) -> None:
         near = suggest(family, TEMPLATES)
         raise InvalidInput(f"{family}: expected one of {', '.join(TEMPLATES)}{near}")
     if not module.isidentifier() or keyword.iskeyword(module):
-        raise InvalidInput(f"{module}: expected a name that Python can import, my_{family} say")
+        raise InvalidInput(f"{module}: expected a name that Python can import: my_{family}")
     name = _name(family, module)
     is_taken = keyword.iskeyword(name) or re.search(rf"\b{name}\b", TEMPLATES[family])
     if not name.isidentifier() or is_taken:
         raise InvalidInput(
-            f"{module}: the {family} in it would be {name!r}, which is a name of something else "
-            f"there or none; choose another, my_{family} say"
+            f"{module}: the {family} in it would be named {name!r}, which is invalid or already "
+            f"used there; choose a different name, such as my_{family}"
         )
     source = re.sub(r"\b[Mm]ine\b", name, TEMPLATES[family])
     files = {f"{module}.py": source, f"test_{module}.py": _test(family, module)}
     taken = [file for file in files if Path(file).exists()]
     if taken:
-        raise InvalidInput(f"{taken[0]}: there is a file of that name; choose another")
+        raise InvalidInput(f"{taken[0]}: this file already exists; choose a different name")
     if importlib.util.find_spec(module):
-        raise InvalidInput(f"{module}: Python has a module of that name; choose another")
+        raise InvalidInput(f"{module}: Python has a module with that name; choose a different one")
     for file, text in files.items():
         Path(file).write_text(text, encoding="utf-8")
     config = _TRAINED[family][1] if family in _TRAINED else "tiny"

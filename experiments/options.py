@@ -16,8 +16,8 @@ from transformer_jax.resolve import all_options
 def main(argv: list[str]) -> None:
     """Reads the arguments and prints or writes the options."""
     parser = Parser("options", __doc__)
-    parser.add_argument("--section", default="", help="only of this section: model, training, ...")
-    parser.add_argument("--out", help="a page in Markdown (docs/options.md)")
+    parser.add_argument("--section", default="", help="only this section: model, training, ...")
+    parser.add_argument("--out", help="file for a Markdown page, such as docs/options.md")
     arguments = parser.read(argv)
     text = as_lines(arguments.section)
     if not text:
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
         nearest = nearest or f"; sections are {', '.join(sections)}"
         raise InvalidInput(f"--section={arguments.section}: no such section or option{nearest}")
     if arguments.out and arguments.section:
-        raise InvalidInput("--out: the page has all sections; leave --section away")
+        raise InvalidInput("--out: the page has all sections; leave --section out")
     if arguments.out:
         file_to_write(arguments.out, "--out").write_text(as_markdown(), encoding="utf-8")
         print(f"wrote {arguments.out}")

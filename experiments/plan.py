@@ -2,7 +2,7 @@ r"""Reports the resources that a training step needs on devices, according to th
 
 The devices need not be present, only their compiler: `pip install -e '.[train,tpu]'` (or cuda) in
 a clone, into a separate environment. For a device of this machine, cpu or gpu, rates are
-measured, and --steps also takes some steps. The text is not needed if
+measured, and --steps also runs some training steps. The text is not needed if
 data.tokenizer=bpe and data.vocab_size state its vocabulary.
 
 Example:
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         arguments.config = arguments.file.config(arguments.overrides)
     out = Path(arguments.out) if arguments.out else None
     if out and (out.is_dir() or not out.parent.is_dir()):
-        raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
+        raise InvalidInput(f"--out={out}: expected a file in a folder that exists")
     asked = map(_changes_of, arguments.compare)
     variants = {_in_words(changes): _variant(arguments, changes) for changes in asked}
     place = arguments.device.partition(":")[0]
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     if arguments.steps < 0 or (arguments.steps and place not in HERE):
         raise InvalidInput(
-            f"--steps={arguments.steps}: expected at least 0, and a --device that is here: "
+            f"--steps={arguments.steps}: expected at least 0, and a --device of this machine: "
             f"{' or '.join(HERE)}"
         )
     device = find_device(arguments.device)
@@ -90,34 +90,34 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _parser() -> Parser:
-    """Returns the parser of the command."""
+    """Returns the parser of the command line."""
     parser = Parser("plan", __doc__, takes_config=True)
     parser.add_argument(
         *("--device", "--topology"),
         default="cpu",
-        help="v5e, v5p, v6e, h100, h200, a100, or here: cpu, gpu (cpu); several: v5e:4x4, h100:8",
+        help="v5e, v5p, v6e, h100, h200, a100, cpu or gpu (cpu); several: v5e:4x4, h100:8",
     )
     parser.add_mesh("the config's mesh")
     parser.add_argument(
         "--steps",
         type=int,
         default=0,
-        help="take so many too (at most 64), three times, on a device that is here",
+        help="also run this many steps (at most 64), three times, on a device of this machine",
     )
     parser.add_argument(
         "--compare",
         action="append",
         default=[],
         metavar="KEY=VALUE ...",
-        help="plan this variant beside it; several times for several",
+        help="plan this variant too; can be repeated",
     )
     parser.add_argument(
-        "--remedies", action="store_true", help="plan what would save memory, one by one and all"
+        "--remedies", action="store_true", help="plan changes that save memory, alone and together"
     )
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="compile as a run does, 7 times as long for a TPU; else it says up to 22 %% more",
+        help="compile as a run does, 7 times as long for a TPU; else memory is up to 22 %% higher",
     )
     parser.add_json()
     parser.add_argument("--out", help="a JSON file for the figures")
@@ -130,7 +130,7 @@ def _in_words(changes: dict[str, Any]) -> str:
 
 
 def _changes_of(text: str) -> dict[str, str]:
-    """Returns the changes in a text such as `model.depth=4 model.width=64`, by key."""
+    """Parses a string such as `model.depth=4 model.width=64` into values by key."""
     try:
         pairs = [part.partition("=") for part in shlex.split(text)]
     except ValueError as error:  # a quote that is not closed
@@ -142,7 +142,7 @@ def _changes_of(text: str) -> dict[str, str]:
 
 
 def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Returns the changes as texts, and the config with these changes."""
+    """Returns the changes with values as strings, and the config with these changes."""
     texts = {key: str(value) for key, value in changes.items()}
     return texts, arguments.file.config(arguments.overrides | texts)
 
@@ -191,8 +191,8 @@ def _described(plan: "Plan") -> list[str]:
     ]
     lines += [f"starts {kernels}, ..."] if kernels else []
     if plan.made_up:
-        lines.append("note   the text is not there; its shapes are those of the config")
-    return lines if plan.fits else [*lines, "--remedies tries what would save memory"]
+        lines.append("note   the text was not found; its shapes are those of the config")
+    return lines if plan.fits else [*lines, "--remedies tries changes that save memory"]
 
 
 def _taken(plan: "Plan") -> list[str]:

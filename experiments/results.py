@@ -5,6 +5,7 @@ Example:
 """
 
 import ast
+import csv
 import functools
 import re
 import shutil
@@ -19,17 +20,22 @@ from transformer_jax.runs.files import inside, read_json, replace, write_json
 from transformer_jax.studies import tables
 from transformer_jax.studies.ladder import FILE as LADDER
 from transformer_jax.studies.ladder import rung_path
-from transformer_jax.studies.outcomes import UNTUNED
+from transformer_jax.studies.outcomes import UNRESOLVED, UNTUNED
+from transformer_jax.studies.scores import judge
 from transformer_jax.studies.study import Study, as_csv, load_study
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-_FIGURES = {"forest.svg": "Paired differences", "ladder.svg": "Scores over the option"}
+_FIGURES = {
+    "forest.svg": "Paired differences",
+    "updates.svg": "Updates until a run solves the task",
+    "ladder.svg": "Scores over the option",
+}
 _KEPT = ("verdict", "words", "mean", "interval", "level", "seeds", "solved", "updates")
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, adds studies, and writes all pages again."""
+    """Reads the arguments, adds studies, and rewrites all pages."""
     parser = Parser("results", __doc__)
     parser.add_argument("--add", action="append", default=[], metavar="DIR", help="a judged study")
     arguments = parser.read(argv)
@@ -53,10 +59,10 @@ def design_of(name: str) -> dict[str, Any]:
 
 
 def add(path: Path) -> None:
-    """Copies the results of a study or a ladder; refuses exploratory ones."""
+    """Copies a study's or a ladder's results here; refuses it if exploratory or not judged."""
     folder = RESULTS / path.absolute().name
     if folder.resolve() == path.resolve():
-        raise InvalidInput(f"--add={path}: it is there")
+        raise InvalidInput(f"--add={path}: this is already the folder of committed results")
     rungs = {"": path}
     if (path / LADDER).exists():
         ladder = read_json(inside(path, LADDER))
@@ -113,7 +119,7 @@ def _design(study: Study) -> dict[str, Any]:
 
 
 def _scores(study: Study) -> list[list[Any]]:
-    """Returns a row per run: arm, seed, value, diverged or not, and, with a target, the step."""
+    """Returns a row per run: arm, seed, value, diverged or not, and step if there is a target."""
     rows = []
     for arm, value in study.verdicts()["values"].items():
         for seed, (score, diverged, first, last) in value["outcomes"].items():
@@ -160,8 +166,14 @@ def page_of(name: str) -> str:
             for arm, optimum in design["verdicts"].items()
         ]
     parts.append(tables.as_markdown(heads, rows).strip())
-    if design["target"] is None:  # with a target, a difference of means would describe no run
-        parts += [f"![{says}]({file})" for file, says in _FIGURES.items() if _has(name, file)]
+    if needed := _seeds_needed(name):
+        listed = ", ".join(f"{seeds:,} for {arm}" for arm, seeds in needed.items())
+        parts.append(f"Seeds that would settle what is open (80 % power at the margin): {listed}.")
+    unresolved = [a for a, v in design["verdicts"].items() if v["verdict"] == UNRESOLVED]
+    if design["tuning"] and (others := [arm for arm in unresolved if arm not in needed]):
+        names = " and ".join(others)
+        parts.append(f"More seeds would not settle {names}: the tuned value is too uncertain.")
+    parts += [f"![{says}]({file})" for file, says in _FIGURES.items() if _has(name, file)]
     better = tables.direction(design["larger_is_better"])
     learned = design["learned"]
     about = f"Metric: {design['metric']} ({better}), margin {design['margin']:g}."
@@ -174,8 +186,29 @@ def page_of(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _seeds_needed(name: str) -> dict[str, int]:
+    """Returns the number of seeds that would settle each unresolved comparison, if known."""
+    design, needed = design_of(name), {}
+    with (RESULTS / name / "scores.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    key = design.get("key", "")
+    for value in dict.fromkeys(row.get(key, "") for row in rows):
+        found = judge(
+            [row for row in rows if row.get(key, "") == value],
+            base=design["base"],
+            margin=design["margin"],
+            larger_is_better=design["larger_is_better"],
+            target=design["target"],
+        )
+        for arm in found:
+            if arm.word == UNRESOLVED and arm.seeds_needed:
+                rung = f" at {key}={value}" if key else ""
+                needed[f"{arm.arm}{rung}"] = arm.seeds_needed
+    return needed
+
+
 def _broken(command: str) -> str:
-    """Returns a command whose line breaks are escaped, as a shell reads it."""
+    """Returns a shell command split into lines, with escaped line breaks."""
     return re.sub(r"\s{2,}", " \\\\\n  ", command.replace("\\", ""))
 
 

@@ -39,7 +39,7 @@ _FORMATS = ("text", "csv", "md")
 
 
 def main(argv: list[str]) -> Any:
-    """Runs the verb that the arguments begin with; returns its rows or facts."""
+    """Runs the subcommand that the first argument names; returns its result."""
     verbs = {
         **{"ls": _list, "show": _show, "tail": _tail, "diff": _diff},
         **{"gc": _free, "export": _export},
@@ -54,15 +54,15 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
         "filters",
         nargs="*",
         metavar="FILTER",
-        help="KEY=VALUE, KEY<NUMBER, ...; a folder in front is where to look",
+        help="KEY=VALUE, KEY<NUMBER, ...; a folder given first is searched, as by --root",
     )
-    parser.add_argument("--root", help="where to look (runs)")
+    parser.add_argument("--root", help="folder to search (runs)")
     parser.add_argument(
-        "--cells", action="store_true", help="list the cells of studies too; filters look at all"
+        "--cells", action="store_true", help="list the cells of studies too, as filters always do"
     )
     parser.add_argument("--sort", help="a key, or -key for descending")
     parser.add_argument("--columns", default="", help="keys to show, joined by commas")
-    parser.add_argument("--format", choices=_FORMATS, default="text", help="(text)")
+    parser.add_argument("--format", choices=_FORMATS, default="text", help="output format (text)")
     parser.add_json()
     arguments = parser.read(argv)
     filters = list(arguments.filters)
@@ -120,7 +120,7 @@ def _show(argv: list[str]) -> dict[str, Any]:
 def _tail(argv: list[str]) -> list[dict[str, Any]]:
     parser = Parser("runs tail", __doc__)
     parser.add_argument("run", help="a run's directory")
-    parser.add_argument("--lines", type=int, default=10, help="how many rows of its metrics (10)")
+    parser.add_argument("--lines", type=int, default=10, help="number of rows to show (10)")
     parser.add_json()
     arguments = parser.read(argv)
     if arguments.lines < 1:
@@ -155,14 +155,18 @@ def _run_of(name: str) -> Path:
     """
     path = Path(name)
     if (path / "study.json").exists():
-        raise InvalidInput(f"{name}: a study; python -m experiments.compare {name}")
+        raise InvalidInput(
+            f"{name}: expected a run, found a study; see python -m experiments.compare {name}"
+        )
     if not (path / "config.json").exists():
-        raise InvalidInput(f"{name}: no run here (no config.json); python -m experiments.runs ls")
+        raise InvalidInput(
+            f"{name}: no run here (no config.json); python -m experiments.runs ls lists the runs"
+        )
     return path
 
 
 def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
-    """Returns rows in plain columns; long lines are not wrapped, so that they can be searched."""
+    """Returns rows as text in columns; long lines are not wrapped, so that grep can find them."""
     heads, *rows = [[harmless(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(
@@ -173,13 +177,13 @@ def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
 
 def _free(argv: list[str]) -> dict[str, Any]:
     parser = Parser("runs gc", __doc__)
-    parser.add_argument("root", nargs="?", default="runs", help="where to look (runs)")
+    parser.add_argument("root", nargs="?", default="runs", help="folder to search (runs)")
     parser.add_argument(
         "--checkpoints",
         action="store_true",
-        help="those of studies' cells that are done too; scores, curves and verdicts stay",
+        help="also delete checkpoints of finished cells; scores, curves and verdicts stay",
     )
-    parser.add_argument("--yes", action="store_true", help="delete it without asking")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_json()
     arguments = parser.read(argv)
     from transformer_jax.runs.garbage import delete, find_garbage
@@ -204,7 +208,7 @@ def _mebibytes(size: int) -> str:
 
 
 def _agrees(question: str) -> bool:
-    """Returns whether the person at the terminal says yes; False without a terminal."""
+    """Asks a question at the terminal; returns whether the answer is yes, False without one."""
     with contextlib.suppress(EOFError):
         return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
     return False

@@ -13,21 +13,27 @@ from transformer_jax.errors import InvalidInput
 
 
 def main(argv: list[str]) -> dict[str, str]:
-    """Loads the run; prints and returns its answer."""
+    """Prints a run's answer to a prompt; returns the prompt and the answer."""
     parser = Parser("sample", __doc__)
     parser.add_run()
     parser.add_argument("--prompt", default="\n", help="text for the model (a line break)")
     parser.add_argument("--num_tokens", type=int, default=300, help="tokens to add (300)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")
-    parser.add_argument("--top_k", type=int, help="draw among the k likeliest tokens")
-    parser.add_argument("--top_p", type=float, default=1.0, help="nucleus probability (1)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="divisor of the logits; 0 is greedy (0.8)"
+    )
+    parser.add_argument("--top_k", type=int, help="draw from the k likeliest tokens (all)")
+    parser.add_argument(
+        "--top_p", type=float, default=1.0, help="probability of the nucleus to draw from (1)"
+    )
     parser.add_argument(
         "--stop",
         action="append",
         default=[],
-        help=r"end before this text, $'\n' say; several times for several",
+        help=r"end the answer before this text, such as $'\n'; can be repeated",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text (0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed; the same seed gives the same text (0)"
+    )
     parser.add_mesh()
     parser.add_allow()
     parser.add_json()
@@ -48,7 +54,7 @@ def main(argv: list[str]) -> dict[str, str]:
     traits = traits_of(run.config.data.task)
     draws = traits.rereads and traits.source in ("text", "made-up languages")
     if asked and traits.source is not None and not draws:  # a user-defined task may draw
-        print(f"note   nothing is drawn here; not read: --{', --'.join(asked)}", file=sys.stderr)
+        print(f"note   answers are not sampled; ignored: --{', --'.join(asked)}", file=sys.stderr)
     if draws and run.tokenizer is not None and not len(run.tokenizer.encode(options["prompt"])):
         raise InvalidInput(
             f"--prompt={options['prompt']!r}: expected at least one token; the tokenizer of this "

@@ -27,45 +27,45 @@ from transformer_jax.runs.directory import RunDirectory
 
 
 def main(argv: list[str]) -> dict[str, Any]:
-    """Reads the arguments and trains."""
+    """Reads the arguments and trains; returns the run's directory and its scores."""
     parser = Parser("train", __doc__, takes_config=True)
     parser.add_argument(
         "--workdir", help="the run's directory: new, or to resume (runs/NAME,CHANGES)"
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="say what would be trained, compile it, and stop"
+        "--dry_run", action="store_true", help="describe the run, compile it, and stop"
     )
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="try everything once, for two updates, in a directory that is thrown away",
+        help="try everything once, for two updates, in a temporary directory",
     )
     parser.add_argument(
         "--across_numerics",
         action="store_true",
-        help="go on with a run that began with code whose bits differ",
+        help="continue a run that began with different numerics",
     )
     parser.add_argument(
         "--extend",
         action="store_true",
-        help="go on with a run though training.steps, optimizer.learning_rate or schedule changed",
+        help="continue a run with new training.steps, optimizer.learning_rate or schedule",
     )
     parser.add_argument(
-        "--profile", action="store_true", help="trace some steps, into WORKDIR/profile (xprof)"
+        "--profile", action="store_true", help="write a trace of some steps to WORKDIR/profile"
     )
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
     fields = ("workdir", "extend", "profile", "dry_run")
     if arguments.fast and any(getattr(arguments, name) for name in fields):
-        raise InvalidInput(f"--fast keeps nothing: not with {', '.join(f'--{n}' for n in fields)}")
+        raise InvalidInput(f"--fast: not allowed with {', '.join(f'--{n}' for n in fields)}")
     if arguments.extend and (arguments.dry_run or not arguments.workdir):
-        raise InvalidInput("--extend: say with --workdir which run goes on; not with --dry_run")
+        raise InvalidInput("--extend: expected --workdir=DIR, the run to extend, and no --dry_run")
     if arguments.fast:
         from transformer_jax.processes import are_several
 
         if are_several():
-            raise InvalidInput("--fast: one process tries it, in a directory of its own")
+            raise InvalidInput("--fast: expected one process, found several")
         with tempfile.TemporaryDirectory() as folder:
             arguments.workdir = folder
             arguments.config = changed(arguments.config, _once(resolved(arguments.config)))
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def _once(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns changes for a run of two updates that does everything a long one does."""
+    """Returns changes for a run of two updates that does everything that a long run does."""
     every = ("evaluation", "logging", "checkpoint", "hooks")
     warmup = "schedule.warmup_steps"
     most = 0 if flat["schedule.name"] in ENDING else 1  # its ending takes updates too
@@ -131,9 +131,7 @@ def _train(arguments: Namespace) -> dict[str, Any]:
     if arguments.profile and traces:
         print(f"profile    {traces[-1]} (ui.perfetto.dev; the folder: xprof)")
     elif arguments.profile:
-        print(
-            "profile    none: all steps were one call of the program, of which the second is traced"
-        )
+        print("profile    none: the program's second call is traced, but one call ran all steps")
     return {"run": arguments.workdir, "last": last, "evaluation": directory.evaluation()}
 
 

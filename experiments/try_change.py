@@ -1,8 +1,8 @@
 r"""Tries one change to a base: keeps it, drops it, or leaves it undecided.
 
-A change is screened against the base over the same few seeds. A good one is trained again, with
-the base, on fresh seeds, until the evidence suffices to make it part of the base. Over
-all tries at most 5 % of the kept changes are expected to be false (see AGENTS.md).
+A change is screened against the base over the same few seeds. A promising one is trained again,
+with the base, on fresh seeds, until the evidence suffices to make it part of the base. Over all
+tries, at most 5 % of the kept changes are expected to be false; see AGENTS.md.
 
 Example:
   python -m experiments.try_change --base=runs/tries --config=configs/tiny.py --gate=1-gram \
@@ -29,22 +29,22 @@ EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
 def main(argv: list[str]) -> Any:
     """Tries the change and returns the result with its exit code; --list returns earlier tries."""
     parser = Parser("try_change", __doc__, takes_config=True, config_required=False)
-    parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
-    parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
+    parser.add_argument("--base", help="folder of the base, its journal and runs: new or existing")
+    parser.add_argument("--change", metavar="KEY=VALUE,...", help="change to the current base")
     parser.add_argument("--budget", default="10m", help="time after which no more runs begin (10m)")
     parser.add_allow()
     parser.add_json()
-    parser.add_argument("--list", action="store_true", help="everything that was tried")
-    parser.add_argument("--metric", help="at the beginning: what is judged (loss, or accuracy)")
-    parser.add_argument("--margin", type=float, help="at the beginning: by more than (0)")
-    parser.add_argument("--gate", help="at the beginning: simple method that the base has to beat")
+    parser.add_argument("--list", action="store_true", help="list all earlier tries")
+    parser.add_argument("--metric", help="in a new --base: metric to judge by (loss, or accuracy)")
+    parser.add_argument("--margin", type=float, help="in a new --base: difference to exceed (0)")
+    parser.add_argument("--gate", help="in a new --base: simple method that the base has to beat")
     arguments = parser.read(argv)
     if arguments.base is None:
-        raise InvalidInput("--base=DIR is missing: where base, journal and runs are kept")
+        raise InvalidInput("expected --base=DIR, the folder of the base, its journal and runs")
     budget = seconds_of("--budget", arguments.budget)
     change = _change(arguments.change) if arguments.change else {}
     if not change and not arguments.list:
-        raise InvalidInput("--change=KEY=VALUE is missing; or --list")
+        raise InvalidInput("expected --change=KEY=VALUE, or --list")
 
     from transformer_jax.studies.referee import Journal
 
@@ -87,7 +87,7 @@ def _metric_of(journal: Any) -> str:
 
 
 def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
-    """Refuses an invalid start before jax is loaded."""
+    """Raises InvalidInput, before jax is loaded, if no journal can begin with the arguments."""
     from transformer_jax.metrics import SCORED
     from transformer_jax.studies.design import METHODS
 
@@ -108,15 +108,15 @@ def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, st
     for key, seed in arguments.config.seeds.items():
         if seed is not None:
             raise InvalidInput(
-                f"--config={arguments.config_path}: seeds.{key}={seed}: seeds are the referee's; "
-                "expected None"
+                f"--config={arguments.config_path}: seeds.{key}={seed}: the referee chooses the "
+                "seeds; expected None"
             )
     if journal.may_begin():  # later a change applies to the kept base
         changed(arguments.config, texts=change)
 
 
 def _begin(journal: Any, arguments: Any) -> None:
-    """Writes the settings of a new folder; refuses other settings once something was tried.
+    """Writes a new folder's settings; refuses different ones once a change has been tried.
 
     The caller holds the lock on the folder.
     """
@@ -133,21 +133,21 @@ def _begin(journal: Any, arguments: Any) -> None:
             return
         if to_json(arguments.config) != to_json(journal.config()):
             raise InvalidInput(
-                f"--config={arguments.config_path}: {journal.path} began with another config; "
-                "leave --config out, or begin in another --base"
+                f"--config={arguments.config_path}: {journal.path} began with a different config; "
+                "leave --config out, or begin in a new --base"
             )
     for flag in ("metric", "margin", "gate"):
         before, now = journal.begun[flag], getattr(arguments, flag)
         before = before[0] if flag == "gate" and before else before
         if now is not None and now != before:
             raise InvalidInput(
-                f"--{flag}={now}: {journal.path} began with {before}; leave it out, or begin "
-                "in another --base"
+                f"--{flag}={now}: {journal.path} began with {before}; leave the flag out, or begin "
+                "in a new --base"
             )
 
 
 def _change(text: str) -> dict[str, str]:
-    """Returns the changes in KEY=VALUE,KEY=VALUE by key; values can contain commas, A=0.1,B=2."""
+    """Parses KEY=VALUE,KEY=VALUE into values by key; values can contain commas, as A=0.1,B=2."""
     from transformer_jax.studies.design import names_section
 
     change, parts = {}, []
@@ -163,14 +163,14 @@ def _change(text: str) -> dict[str, str]:
             raise InvalidInput(f"--change={text}: expected KEY=VALUE,KEY=VALUE,...")
         is_seed = key in ("seed", "seeds.initial", "seeds.order", "seeds.dropout")
         if is_seed or key in change:
-            why = "seeds are the referee's" if is_seed else "it stands there twice"
+            why = "the referee chooses the seeds" if is_seed else "it is given twice"
             raise InvalidInput(f"--change={text}: {key}: {why}")
         change[key] = value
     return change
 
 
 def told_of(outcome: dict[str, Any]) -> str:
-    """Returns two lines that describe the result of a try."""
+    """Returns two lines of text that describe the outcome of a try."""
     low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in outcome["interval"])
     change = ",".join(f"{key}={value}" for key, value in outcome["change"].items())
     seen = outcome["estimate"] if outcome["estimate"] is not None else outcome.get("screening")

@@ -295,12 +295,12 @@ def checkpoint_of(workdir):
     from transformer_jax.runs.directory import RunDirectory
     from transformer_jax.training.build import make_model
     from transformer_jax.training.optimizers import make_optimizer
-    from transformer_jax.training.step import make_initial_state
+    from transformer_jax.training.step import draw_state
 
     directory = RunDirectory(workdir)
     config = directory.config()
     model = make_model(config, directory.sizes())
-    template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config.seed))
+    template = jax.eval_shape(lambda: draw_state(model, make_optimizer(config), config.seed))
     return Checkpoints(directory.file("checkpoints")).restore(template, read_only=True)
 
 

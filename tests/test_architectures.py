@@ -419,7 +419,7 @@ def test_variants_are_the_published_sizes(variant, millions):
 
 def test_variants_are_read_by_size_and_patch():
     assert variant_fields("Ti/4")["patch_size"] == 4
-    with pytest.raises(ValueError, match="expected SIZE/PATCH, size one of Ti, S, B, L, H"):
+    with pytest.raises(ValueError, match="expected SIZE/PATCH with SIZE in Ti, S, B, L, H"):
         variant_fields("M/4")
 
 
@@ -447,7 +447,7 @@ def test_variants_are_read_by_size_and_patch():
         (
             VisionTransformer.of(**IMAGE, patch_size=3),
             IMAGES,
-            "8 x 4 pixels are not whole patches of 3",
+            "divisible by the patch size 3, got 8 x 4 pixels",
         ),
         (RecurrentDecoder(**RECURRENT, cell="lst"), {"tokens": TOKENS}, "cell: expected"),
     ],

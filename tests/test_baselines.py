@@ -138,7 +138,7 @@ def test_a_base_no_better_than_the_simple_method_passes_in_one_look_of_twenty(rn
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([1.7, 1.71, 1.7], "better than 1.8, what a 4-gram model"),
+        ([1.7, 1.71, 1.7], "better than 1.8, the score of a 4-gram model"),
         ([1.6, 1.9], "not surely better than 1.8"),
         ([2.0, 2.0], "no better than 1.8"),
         ([], ""),
@@ -179,7 +179,9 @@ def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     assert wanted.items() <= gate_of(design.sealed()["gate"], "4-gram", scores).items()
     assert gate_of(None, "4-gram", scores)["score"] == 1.8
     assert gate_of(None, None, {}) is None
-    with pytest.raises(InvalidInput, match="'majority': not for this task; expected one of 2-gram"):
+    with pytest.raises(
+        InvalidInput, match="'majority' does not apply to this task; expected one of 2-gram"
+    ):
         gate_of(("majority", "x"), "4-gram", scores)
 
 
@@ -188,7 +190,10 @@ def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     [
         ({"gate": {"by": "4gram", "reason": "x"}}, "did you mean 4-gram"),
         ({"gate": {"by": "4-gram"}}, "gate.reason is missing"),
-        ({"gate": {"by": "4-gram", "reason": "x"}, "target": 1.0}, "not with a target"),
+        (
+            {"gate": {"by": "4-gram", "reason": "x"}, "target": 1.0},
+            "not allowed together with a target",
+        ),
         ({"gate": "4-gram"}, "gate='4-gram': Input should be a valid dict"),
     ],
 )

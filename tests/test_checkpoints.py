@@ -151,7 +151,7 @@ def test_all_damaged_is_refused_and_not_restarted(store, kind):
         damage(store._folder / f"{step:08d}" / "manifest.json", kind)
     for _ in range(2):  # the second launch must not take the emptied folder for a fresh one
         store.tidy()
-        with pytest.raises(InvalidInput, match="no checkpoint is whole, 2 are damaged"):
+        with pytest.raises(InvalidInput, match="no checkpoint is intact; damaged: 2"):
             store.restore(STATE)
 
 
@@ -159,7 +159,7 @@ def test_what_another_version_wrote_is_refused_and_left_where_it_is(store, monke
     monkeypatch.setattr(checkpoints, "_FORMAT", 2)
     save_steps(store, 1)
     monkeypatch.setattr(checkpoints, "_FORMAT", 1)
-    with pytest.raises(InvalidInput, match="written in format 2, this version reads 1"):
+    with pytest.raises(InvalidInput, match="written in format 2, but this version reads 1"):
         store.restore(STATE)
     assert store.steps() == [1]
 

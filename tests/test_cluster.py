@@ -96,7 +96,7 @@ def test_ctrl_c_saves_the_cells_of_local_jobs(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 130, said
-    assert "interrupted, the running cells are saved" in said
+    assert "interrupted; running cells are saved" in said
     folders = list(tmp_path.glob("cells/*/s*"))
     assert len(folders) == 2
     for folder in folders:

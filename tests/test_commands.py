@@ -59,7 +59,7 @@ def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp
     assert not any("model.width" in line for line in lines)
     assert any("eval/loss" in line for line in lines)
     assert "warning: different token budgets: 6,400, 3,840" in done.stdout
-    assert "no claim: 1 seed of some config" in done.stdout
+    assert "no claim: some config has only 1 seed" in done.stdout
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -70,7 +70,7 @@ def test_compare_knows_copies_from_seeds(tiny_run, tmp_path):
     config = json.loads((seed / "config.json").read_text())
     (seed / "config.json").write_text(json.dumps(config | {"seed": 1}))
     assert "one run and its copies" in attempt("compare", tiny_run, copy).stdout
-    assert "the spread between them is noise" in attempt("compare", tiny_run, seed).stdout
+    assert "the spread between the runs is noise" in attempt("compare", tiny_run, seed).stdout
 
 
 def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):

@@ -192,11 +192,11 @@ SCHEDULE_FREE = {"optimizer__name": "schedule_free"}
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({**STATES, "model__value_dim": "4"}, "value_dim=4 would do nothing"),
+        ({**STATES, "model__value_dim": "4"}, "value_dim=4 would have no effect"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
         (
             {**ROTARY, "model__position_options__original_length": "16"},
-            "are of scaling=llama3; without it they do nothing",
+            "have no effect without scaling=llama3",
         ),
         (
             {
@@ -211,20 +211,23 @@ SCHEDULE_FREE = {"optimizer__name": "schedule_free"}
                 **{"data__task": "text_classification", "model__architecture": "encoder"},
                 "model__mask": "causal",
             },
-            "pooling=class_token reads the first place, which then sees nothing but itself",
+            "pooling=class_token reads the first position, which then sees only itself",
         ),
-        ({**STATES, "model__attention": "sink"}, "sink would do nothing"),
-        ({**STATES, **MUP}, "not worked out for"),
-        ({"model__attention": "gated_delta", "model__dropout_rate": "0.1"}, "no weights that"),
-        ({**MUP, "optimizer__name": "sgd"}, "for Adam and the like"),
-        ({**MUP, "optimizer__name": "adam"}, "part of the gradient"),
+        ({**STATES, "model__attention": "sink"}, "sink would have no effect"),
+        ({**STATES, **MUP}, "no rule for model.mixer=state_space"),
+        (
+            {"model__attention": "gated_delta", "model__dropout_rate": "0.1"},
+            "no attention weights to drop",
+        ),
+        ({**MUP, "optimizer__name": "sgd"}, "for optimizers like Adam"),
+        ({**MUP, "optimizer__name": "adam"}, "added to the gradient"),
         ({**MUP, "model__initialisation": "xavier"}, "expected depth_scaled"),
-        ({**MUP, "model__mlp_dim": "64"}, "has to grow with the width"),
-        (SCHEDULE_FREE, "takes a mean instead of a falling rate"),
+        ({**MUP, "model__mlp_dim": "64"}, "must grow with the width"),
+        (SCHEDULE_FREE, "averages weights instead of lowering the rate"),
         ({"hooks__functions": "residual_norms,residual_norms"}, "hooks.functions"),
         (
             {**SCHEDULE_FREE, "schedule__name": "constant", "training__weight_ema": "0.9"},
-            "a mean already",
+            "already evaluates an average",
         ),
         (
             {"schedule__name": "warmup_stable_decay", "schedule__warmup_steps": "45"},
@@ -246,7 +249,7 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
     [
         ({"model__num_heads": "3"}, "num_heads: expected a divisor of width 32, got 3, nearest 2"),
         ({"model__num_kv_heads": "3"}, "expected a divisor of num_heads 4, got 3, nearest 2"),
-        ({"model__attention": "linear", "model__position": "t5"}, "no scores that a bias could"),
+        ({"model__attention": "linear", "model__position": "t5"}, "no scores to add a bias to"),
         (
             {"model__attention": "gated_delta", "model__mask": "window", "model__dropout_rate": 0},
             "expected a causal mask",
@@ -254,12 +257,15 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
         ({**STATES, **ROTARY}, "position: a state-space"),
         ({"model__attention": "linear", "model__attention_scale": "1"}, "linear attention has no"),
         ({"model__attention": "differential", "model__head_dim": "7"}, "even number, got 7"),
-        ({**ROTARY, "model__position_options__fraction": "0.1"}, "0.1 of 8 features are 0"),
+        (
+            {**ROTARY, "model__position_options__fraction": "0.1"},
+            "even number of features, got 0, which is 0.1 of 8",
+        ),
         (
             {"model__position": "sinusoidal", "model__width": "33", "model__head_dim": "8"},
             "expected an even number, got 33",
         ),
-        ({"model__position": "sinusoidal_2d"}, "sinusoidal_2d needs rows and columns of patches"),
+        ({"model__position": "sinusoidal_2d"}, "needs the patches of a vision transformer"),
         (
             {"model__feed_forward": "mixture", "model__feed_forward_options__num_chosen": "9"},
             "at most num_experts 4, got 9",

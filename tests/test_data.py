@@ -191,7 +191,7 @@ def test_a_line_ends_a_document(tmp_path):
         ("a.txt", b"", "found 0 bytes"),
         ("a.txt", b"ok\nbad \xe9\n", "got byte 0xE9 at offset 7"),
         ("a.gz", gzip.compress(b"abc" * 99)[:-9], "cannot be read"),
-        ("", None, "the folder holds no .txt file"),
+        ("", None, "the folder contains no .txt file"),
     ],
 )
 def test_c66_unusable_sources_are_refused(tmp_path, name, content, message):
@@ -222,7 +222,9 @@ def test_shards_give_the_same_batches_as_memory(tmp_path, kind):
     assert count == len(memory.stream)
     assert len(list(shards.glob("*.bin"))) == -(-count // 1000)
     assert load_text(str(shards), kind, 300, "").stream.document_starts.size > 50
-    with pytest.raises(InvalidInput, match=r"document_separator='---': .* has documents already"):
+    with pytest.raises(
+        InvalidInput, match=r"document_separator='---': the documents in .* were made with"
+    ):
         load_text(str(shards), kind, 300, "---")
     mapped = load_text(str(shards), "ignored")
     assert mapped.text_sha256 == memory.text_sha256
@@ -259,7 +261,7 @@ def test_damaged_shards_are_refused(shards):
     index = json.loads((shards / "index.json").read_text())
     index["shards"][0]["file"] = "../../etc/passwd"
     (shards / "index.json").write_text(json.dumps(index))
-    with pytest.raises(InvalidInput, match="make the shards again"):
+    with pytest.raises(InvalidInput, match="rebuild the shards"):
         load_text(str(shards), "char")
 
 

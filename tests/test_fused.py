@@ -111,11 +111,11 @@ def test_what_a_kernel_cannot_do_is_said(rng):
         ("a bias", given, {"bias": jnp.zeros((4, LENGTH, LENGTH))}),
         ("weights are dropped", given, {"dropout_rate": 0.1}),
         ("the mask is an array", given, {"mask": causal.dense()}),
-        ("no kernel knows the mask prefix", given, {"mask": masked(Prefix(8))}),
+        ("no kernel supports the mask prefix", given, {"mask": masked(Prefix(8))}),
         ("one with sinks", given, {"mask": masked(Window(8, sinks=2) & Causal())}),
         ("several windows", given, {"mask": masked(Window(8) & Window(9) & Causal())}),
         ("not multiples of 128", short, {}),
-        ("not as many keys as queries", fewer, {"mask": causal.of_queries(0, 128)}),
+        ("the numbers of queries and keys differ", fewer, {"mask": causal.of_queries(0, 128)}),
     ):
         (said,) = taken("tpu", *inputs, **told)
         assert said.startswith("all weights: "), said

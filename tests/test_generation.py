@@ -125,7 +125,7 @@ def test_all_wrong_options_in_one_report(model):
         generate(windowed_next_logits(model), jnp.zeros(0, int), *wrong)
     for word in ("prompt", "num_tokens", "temperature", "top_k", "top_p"):
         assert word in str(error.value)
-    with pytest.raises(InvalidInput, match="num_tokens: expected 0 or more, below"):
+    with pytest.raises(InvalidInput, match="num_tokens: expected at least 0, below"):
         generate(windowed_next_logits(model), jnp.zeros(2, int), 3_000_000_000, None, 6)
 
 
@@ -222,7 +222,9 @@ def test_a_recurrent_net_reads_on_from_its_states(cell):
     options = {"num_tokens": 2, "temperature": 0}
     drawn = generate_from(model, params, TWO[:, :4], jax.random.key(0), **options)
     assert drawn[:, 0].tolist() == whole[:, 3].argmax(-1).tolist()
-    with pytest.raises(ValueError, match="cache: it holds one text"):
+    with pytest.raises(
+        ValueError, match="segments: expected none with a cache, which holds one text"
+    ):
         read((model, params), {}, TWO, segments=jnp.ones_like(TWO))
 
 

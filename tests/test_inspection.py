@@ -56,7 +56,7 @@ def test_maps_of_other_models():
     with pytest.raises(InvalidInput, match="not a single stack"):
         hidden_vectors(both, params, inputs)
     recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8)
-    with pytest.raises(InvalidInput, match="no attention to look at"):
+    with pytest.raises(InvalidInput, match="has no attention weights"):
         attention_maps(recurrent, drawn(recurrent), {"tokens": TOKENS})
 
 
@@ -134,7 +134,7 @@ def test_inspect_names_what_stands_around_a_pair_and_gives_a_sigmoid_no_entropy(
     out = ("--prompt=red 1\tcat", f"--out={tmp_path / 'a.png'}")
     done = attempt("inspect_run", f"--workdir={tmp_path / 'a'}", *out)
     assert done.returncode in (0, None), done.stderr
-    assert "block_0/attention: no entropy: its weights are no distribution" in done.stdout
+    assert "block_0/attention: no entropy: its weights are not a distribution" in done.stdout
     with np.load(tmp_path / "a.npz") as arrays:
         around = [word for word in arrays["words"].tolist() if len(word) > 1]
         assert around == ["[begin]", "[end]", "[end]"]
@@ -211,4 +211,4 @@ def test_inspect_shows_sites_where_there_is_no_attention(tmp_path):
     with np.load(tmp_path / "sites.npz") as arrays:
         assert arrays["block_1.mixer.out"].shape == (5, 32)
         assert arrays["block_1.mixer.out"].dtype == np.float32
-    refused(attempt("inspect_run", unseen, "--prompt=ROMEO"), "no attention to look at")
+    refused(attempt("inspect_run", unseen, "--prompt=ROMEO"), "has no attention weights")

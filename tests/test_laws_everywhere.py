@@ -63,7 +63,7 @@ def case(architecture, fields):
 
 # What has no meaning there: what reads from left to right in a model that sees everything.
 _LEFT = {
-    "position=contextual": "contextual positions count up to the query, causally",
+    "position=contextual": "contextual positions need a causal model",
     "mixer=state_space": "a state-space mixer reads from left to right",
     "attention=gated_delta": "the gated delta rule reads from left to right",
     "mask=prefix": "a prefix is for causal models",

@@ -175,22 +175,25 @@ NO_SCORES = {"layers": "SA", "layer_types": {"S": {"mixer": "state_space"}}, "po
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"layers": "LG", "layer_types": {"X": {}}}, "no block is 'X' in layers='LG'; expected"),
+        (
+            {"layers": "LG", "layer_types": {"X": {}}},
+            "no block has type 'X' in layers='LG'; expected",
+        ),
         ({"layers": ("L", "G")}, "expected letters such as LLLG"),
-        ({"layers": "L", "layer_types": {"L": 3}}, "L: expected fields by name, got 3"),
+        ({"layers": "L", "layer_types": {"L": 3}}, "L: expected a dict of fields, got 3"),
         ({"distinct_blocks": 0}, "expected 1 to depth 4, got 0"),
         ({"distinct_blocks": 2, "sharing": "zig"}, "expected cycle or sequence, got 'zig'"),
         ({"layers": "L G", "layer_types": LOCAL}, "expected letters such as LLLG"),
-        ({"layer_types": LOCAL}, "no block is 'L' in layers=''"),
+        ({"layer_types": LOCAL}, "no block has type 'L' in layers=''"),
         ({"layers": "LG", "layer_types": {"L": {"width": 3}}}, r"L\.width: expected one of mask, "),
         ({"distinct_blocks": 5}, "expected 1 to depth 4, got 5"),
         (
             {"layers": "LG", "layer_types": LOCAL, "distinct_blocks": 3},
-            "block 3 of type G would have the parameters of block 0, of type L",
+            "block 3 of type G would share the parameters of block 0, of type L",
         ),
         (NOT_ADDED, r"N\.position='none': 'learned' is added to the embeddings, once for all"),
         (ADDED, "'sinusoidal' is added to the embeddings"),
-        (NOWHERE, "no layer has 't5'"),
+        (NOWHERE, "no layer uses 't5'"),
         (NO_SCORES, "no scores to which positions could be added"),
     ],
 )
@@ -203,7 +206,9 @@ def test_layers_without_a_meaning_are_refused(fields, words):
 def test_a_type_that_looks_ahead_keeps_no_cache():
     model = Decoder.of(**SMALL, layers="DM", layer_types={"M": {"mask": "prefix"}})
     assert not model.can_cache()
-    with pytest.raises(ValueError, match="in mask 'full', 'prefix' what is read sees"):
+    with pytest.raises(
+        ValueError, match="hides later positions in every block, got 'full', 'prefix'"
+    ):
         model.apply({"params": drawn(model)}, TOKENS, mutable=["cache"])
     assert Decoder.of(**SMALL, layers="LG", layer_types=LOCAL).can_cache()
 
@@ -238,12 +243,12 @@ BOTH = {"model__layer_types__G__mixer": "state_space", "model__layer_types__G__a
     [
         ({"model__layer_types__G__maks": "full"}, r"did you mean model\.layer_types\.G\.mask\?"),
         ({"model__layer_types__G__mask": "windw"}, r"G\.mask=windw: .* did you mean window\?"),
-        ({"model__layer_types__G__width": "8"}, "no option that a type of layer has"),
-        ({"model__sharing": "sequence"}, "all blocks have parameters of their own"),
+        ({"model__layer_types__G__width": "8"}, "a type of layer has no such option"),
+        ({"model__sharing": "sequence"}, "all blocks have their own parameters"),
         ({"model__layer_types__LG__mask": "full"}, "no such option"),
         ({"model__layers": "L-G"}, r"expected letters.*e\.g\. model\.layers=LLLG"),
-        (BOTH, r"type G: model\.mixer=state_space.* takes the place.*attention=linear"),
-        ({"model__parametrisation": "mup"}, "worked out for blocks that are alike"),
+        (BOTH, r"type G: model\.mixer=state_space.* replaces self-attention.*attention=linear"),
+        ({"model__parametrisation": "mup"}, "requires blocks that are alike"),
         ({"model__architecture": "recurrent_decoder"}, "recurrent_decoder has no blocks"),
     ],
 )

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +13,12 @@ from transformer_jax import sinusoidal_positions
 from transformer_jax.blocks import Context, PostNorm, PreNorm
 from transformer_jax.feedforward import ACTIVATIONS
 from transformer_jax.linear import TokenEmbedding, linear, lookup
-from transformer_jax.models import EncoderDecoder
+from transformer_jax.models import Decoder, EncoderDecoder
 from transformer_jax.norms import NORMS, layer_norm, rms_norm
 from transformer_jax.options import entry_of
 from transformer_jax.positions import (
     LearnedPositions,
+    PositionTerms,
     RotaryPositions,
     SinusoidalPositions,
     Sizes,
@@ -259,9 +261,11 @@ def test_alibi_slopes_as_numbers():
 def test_odd_sizes_are_refused():
     with pytest.raises(ValueError, match="width: sinusoids come in pairs"):
         sinusoidal_positions(4, 5)
-    with pytest.raises(ValueError, match=r"head_dim: rotary positions turn pairs; 1\.0 of 3"):
+    with pytest.raises(
+        ValueError, match=r"head_dim: rotary positions rotate pairs; .* got 3, which is 1\.0 of 3"
+    ):
         RotaryPositions().apply({}, jnp.arange(2), Sizes(width=3, head_dim=3))
-    with pytest.raises(ValueError, match="num_buckets: expected at least 4"):
+    with pytest.raises(ValueError, match="num_buckets: expected 4 to 511"):
         T5Positions(num_buckets=2).init(jax.random.key(0), jnp.arange(2), Sizes(4, causal=False))
 
 
@@ -286,3 +290,20 @@ def test_tied_output_is_the_transposed_table(rng):
     logits = module.apply(variables, hidden, method="attend")
     table = variables["params"]["embedding"]
     np.testing.assert_allclose(logits, hidden @ table.T, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        (jnp.zeros((4, 2)), "expected PositionTerms, got"),
+        (PositionTerms(rotation=jnp.zeros((4, 2))), r"expected rotation=Rotation\(cos, sin\)"),
+    ],
+)
+def test_positions_that_return_something_else_are_refused(terms, words):
+    class Own(nn.Module):
+        def __call__(self, positions, sizes):
+            return terms
+
+    model = Decoder.of(vocab_size=7, max_length=4, width=4, depth=1, num_heads=1, position=Own)
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))

@@ -156,7 +156,7 @@ def test_a_launch_that_was_killed_before_its_config_goes_on(tiny_run, tmp_path):
         shutil.copy(tiny_run / name, tmp_path)
     directory.refuse_other_config(tiny_config())
     (tmp_path / ".lock").unlink()  # a tokenizer of somebody's own
-    with pytest.raises(InvalidInput, match="holds files but no run"):
+    with pytest.raises(InvalidInput, match="holds files that do not belong to a run"):
         directory.refuse_other_config(tiny_config())
 
 
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_at_the_first_file_leaves_a_folder_that_can_begin(
 
     with monkeypatch.context() as patched:
         patched.setattr(runs_directory, "replace", full)
-        with pytest.raises(Stop, match="make room, and the same command resumes"):
+        with pytest.raises(Stop, match="free some space, then resume with the same command"):
             train(tiny_config(), tmp_path / "run", Silent())
     RunDirectory(tmp_path / "run").refuse_other_config(tiny_config())
 

@@ -304,12 +304,12 @@ def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
             r"cs=own_looks:fails: KeyError at line \d+ of own_looks.py: 'noth",
         ),
         ({METRIC: own("words")}, "expected a number or None, got 'many'"),
-        ({METRIC: own("of_no_example")}, r"shape \(\); expected the sum of each .*, shape \(4,\)"),
+        ({METRIC: own("of_no_example")}, r"shape \(\); expected a sum for each .*, shape \(4,\)"),
         (
             {METRIC: own("wrong_key")},
             r":wrong_key: KeyError at line \d+ of own_looks.py: 'eval/los",
         ),
-        ({HOOK: own("breaks")}, "a hook that intervenes must return a state"),
+        ({HOOK: own("breaks")}, "expected a state with arrays of the same shapes"),
         ({HOOK: own("gives_text")}, "expected numbers by name, or None; got"),
         ({HOOK: own("raises")}, r"ValueError at line \d+ of own_looks.py: at 0"),
         (
@@ -331,12 +331,20 @@ def test_a_metric_or_a_hook_that_fails_is_refused_before_training(folder, change
         (METRIC, "loss,loss", "expected some of"),
         (METRIC, "updates_to_target", "requires a validation loss in evaluation.tar"),
         (METRIC, own("wrong_margin"), "margin=-1: expected a number > 0"),
-        (METRIC, own("unmarked"), "it has no mark; expected @metric"),
-        (METRIC, own("wants_more"), "wants tokens, which no metric gets; expected"),
+        (METRIC, own("unmarked"), "it has no decorator; expected @metric"),
+        (
+            METRIC,
+            own("wants_more"),
+            "requires the argument tokens, which no metric receives; expected",
+        ),
         (METRIC, own("missing"), "own_looks.py defines no missing"),
         (HOOK, "norms", "expected some of: parameter_norms"),
         (HOOK, own("nothing"), "own_looks.py defines no nothing"),
-        (HOOK, own("wants_a_model"), "wants model, which no hook gets; expected"),
+        (
+            HOOK,
+            own("wants_a_model"),
+            "requires the argument model, which no hook receives; expected",
+        ),
         ("hooks.every", "0", "expected an integer >= 1"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_run_of_a_mixture_scores_one_source_alone_and_knows_its_texts(files, t
     alone = attempt("evaluate", f"--workdir={run}", f"--source={files}/a.txt", "--json")
     assert 0 < json.loads(alone.stdout)["protocol"]["targets"] < whole, alone.stderr
     (files / "a.txt").write_text("cba\n" * 500)
-    with pytest.raises(InvalidInput, match="the data changed"):
+    with pytest.raises(InvalidInput, match="the data has changed"):
         train(config, run, Silent())
 
 

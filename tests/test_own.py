@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.command import Parser
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from transformer_jax.config_files import (
     flatten,
@@ -124,13 +125,36 @@ def test_what_an_own_file_imports_is_a_part_of_its_code(folder):
             "temprature: own_tempered:Tempered has no such option; .*temperature",
         ),
         ({"model.attention": "own_tempered:Temperd"}, "own_tempered.py defines no Temperd"),
-        ({"model.attention": "own_temperd:Tempered"}, "no file own_temperd.py here or on Python's"),
+        (
+            {"model.attention": "own_temperd:Tempered"},
+            "no file own_temperd.py in this folder or on Python's",
+        ),
         ({"model.attention": "softmax", OPTION: "1"}, f"{OPTION}: no such option"),
     ],
 )
 def test_wrong_names_and_options_are_refused(folder, changes, words):
     with pytest.raises(InvalidInput, match=words):
         short(**changes)
+
+
+def test_help_has_the_options_of_own_components(folder, capsys):
+    chosen = f"--config.model.attention={CHOICE['model.attention']}"
+    for name in (OPTION, OPTION.rpartition(".")[0]):
+        with pytest.raises(SystemExit):
+            Parser("train", "Trains.", takes_config=True).read(
+                [f"--config={TINY}", chosen, f"--help={name}"]
+            )
+        assert f"--config.{OPTION}=" in capsys.readouterr().out
+
+
+def test_a_mask_rule_that_is_no_dataclass_is_told_so(folder):
+    rule = "class Near(Rule):\n    every: Count = 2\n"
+    (folder / "own_near.py").write_text(
+        "from transformer_jax import Rule\nfrom transformer_jax.options import Count\n\n" + rule
+    )
+    own = {"model.mask": "own_near:Near", "model.mask_options.every": "3"}
+    with pytest.raises(InvalidInput, match=r"own_near:Near must be decorated with @dataclasses"):
+        short(**own)
 
 
 def test_a_stored_config_runs_nothing_that_is_not_allowed(folder):
@@ -196,20 +220,23 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(net, capsys)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({'"CAUSAL"': '"SAME"'}, "what is hidden is seen: tokens from place 8 on change"),
+        ({'"CAUSAL"': '"SAME"'}, "the model sees hidden tokens: tokens from position 8 on change"),
         (
             {"nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))": "hidden[:, 0]"},
-            r"of tokens \[8, 16\] the model makes \(8, 32\); expected logits \[8, 16, 65\]",
+            r"given tokens \[8, 16\], the model returns \(8, 32\); expected logits \[8, 16, 65\]",
         ),
         (
             {"nn.Dense(self.vocab_size)": "nn.Dense(3)"},
-            r"the model makes \(8, 16, 3\); expected logits \[8, 16, 65\]",
+            r"the model returns \(8, 16, 3\); expected logits \[8, 16, 65\]",
         ),
         ({"(self, tokens, *": "(self, words, *"}, "own_net:Mine: TypeError: .*'tokens'"),
-        ({"def example_inputs": "def inputs"}, r"own_net:Mine: it needs example_inputs\(\)"),
+        (
+            {"def example_inputs": "def inputs"},
+            r"own_net:Mine: expected a method example_inputs\(\)",
+        ),
         (
             {"    max_length: int\n": "", "self.max_length": "16"},
-            "data.task=language_modelling requires its attribute max_length",
+            "data.task=language_modelling needs the attribute max_length",
         ),
     ],
     ids=["leak", "shape", "too few logits", "other inputs", "no example", "no length"],
@@ -248,13 +275,14 @@ class Before(nn.Module):
     [
         ("", "", {}, None),
         ("", "", {"model.mask": "window", "model.mask_options.size": "1"},
-         "the first token changes logits that model.mask hides it from"),
+         "the first token changes logits at positions where model.mask hides it"),
         ("", "", {"data.separate_documents": "True", "data.document_separator": "",
-                  "data.length": "64"}, "tokens of the first document change the logits of others"),
+                  "data.length": "64"},
+         "tokens of the first document change the logits of other documents"),
         ("[(0, 0)] * (inputs.ndim - 2) + [(1, 0), (0, 0)])[..., :-1, :]",
          "((0, 0), (1, 0), (0, 0)))[:, :-1]", {}, r"own_mix:Before: ValueError at line \d+ .*pad"),
         ("[(1, 0), (0, 0)])[..., :-1, :]", "[(0, 1), (0, 0)])[..., 1:, :]", {},
-         "tokens from place 8 on change the logits before it"),
+         "tokens from position 8 on change the logits before it"),
         ("inputs.shape[-1])", "7)", {}, r"model.mixer=own_mix:Before: \w+.*shapes"),
         (", context", "", {}, r"model.mixer=own_mix:Before: TypeError: .*arguments"),
         ("    out_init: Any\n", "", {}, r"model.mixer=own_mix:Before: TypeError: .*'out_init'"),
@@ -324,7 +352,7 @@ def test_a_pooling_of_ones_own_does_not_see_padding(empty):
         short("configs/movies.py", changes, **{"model.pooling": name})
         for name in ("own_pool:Mine", "own_last:Last")
     )
-    refused_before_training(last, "tokens at padded places change what is scored")
+    refused_before_training(last, "tokens at padded positions change scored logits")
     assert train(own, "run", Silent())["eval/loss"] > 0
     assert load_run("run", allow=["own_pool"]).model.pooling.__name__ == "Mine"
 
@@ -353,13 +381,13 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     tests = pytest_in(tmp_path, "-k", "padding", ".")
     assert "2 passed" in tests.stdout, tests.stdout
     for family, module, words in (
-        ("norm", "my_norm", "there is a file of that"),
-        ("task", "copy", "Python has a module of that name"),
+        ("norm", "my_norm", "this file already exists"),
+        ("task", "copy", "Python has a module with that name"),
         ("atention", "mine", "atention: expected one of"),
         ("attention", "my-attention", "a name that Python can"),
-        ("mixer", "linear", "would be 'Linear'"),
-        ("norm", "none", "would be 'None'"),
-        ("attention", "_", "_: the attention in it would be ''"),
+        ("mixer", "linear", "would be named 'Linear'"),
+        ("norm", "none", "would be named 'None'"),
+        ("attention", "_", "_: the attention in it would be named ''"),
     ):
         refused(attempt("new", family, module, cwd=tmp_path), words)
     file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
@@ -385,6 +413,6 @@ def before(positions, past):
         command("train", *flags, f"--config.model.mask=my_masks:{name}", PYTHONPATH=path)
         for name in ("near", "before")
     )
-    assert "note   model.mask=my_masks:near: a token sees those after it" in near.stdout, near
+    assert "note   model.mask=my_masks:near: a token sees later ones" in near.stdout, near
     assert before.returncode == 0, before.stderr
     assert "a token sees" not in before.stdout

@@ -140,20 +140,22 @@ def with_padding(batch, task, size):
     [
         ("whole_batches", "weights are float64", {
             "batch": lambda b, *_: {**b, "weights": b["weights"].astype(float)}}),
-        ("whole_batches", "it has", {"batch": lambda b, *_: {"inputs": b["inputs"]}}),
-        ("whole_batches", "is none of 13", {
+        ("whole_batches", r"keys \['inputs'\]; expected inputs", {
+            "batch": lambda b, *_: {"inputs": b["inputs"]}}),
+        ("whole_batches", r"target \d+; expected 0 to 12", {
             "batch": lambda b, *_: {**b, "targets": b["targets"] + 13}}),
-        ("whole_batches", "3 rows of|rows of", {
+        ("whole_batches", r"tokens has \(3,\) rows; expected \(8,\)", {
             "batch": lambda b, *_: {**b, "inputs": {"tokens": b["inputs"]["tokens"][:3]}}}),
-        ("pure_batches", "came otherwise later", {"batch": with_targets}),
-        ("pure_batches", "step 7: batch_rows gives other rows", {
+        ("pure_batches", "differs when built again", {"batch": with_targets}),
+        ("pure_batches", "step 7: batch_rows returns rows that differ", {
             "rows": lambda b, *_: {**b, "targets": b["targets"][::-1]}}),
-        ("whole_splits", "other examples in batches of another size", {"once": True}),
-        ("whole_splits", "nothing has a weight", {
+        ("whole_splits", "different examples in batches of 4 and of 7 rows", {"once": True}),
+        ("whole_splits", "no target has a weight above 0", {
             "held": lambda b, *_: {**b, "weights": 0 * b["weights"]}}),
-        ("whole_splits", "weight .*, then", {
+        ("whole_splits", "weights .* and .* in batches of 4", {
             "held": lambda b, _, size: {**b, "weights": b["weights"] * size}}),
-        ("padding_has_no_weight", "a filled place has weight", {"batch": with_padding}),
+        ("padding_has_no_weight", "a padded position has a weight above 0", {
+            "batch": with_padding}),
         ("disjoint_splits", "are in the validation and in the test split", {"splits": "test"}),
     ],
 )  # fmt: skip
@@ -168,7 +170,9 @@ def test_a_task_that_breaks_a_law_is_told_of(law, words, changes):
 def test_training_on_what_is_evaluated_is_told_of():
     task = make_task(load_config(TINY, _TASKS["copy"]))
     seen = next(iter(task.evaluation_batches("test", 8)))
-    with pytest.raises(AssertionError, match="8 of 512 examples of test are trained on"):
+    with pytest.raises(
+        AssertionError, match="8 of 512 examples of test are in the first 20 training batches"
+    ):
         TASK_LAWS["disjoint_splits"](Broken(task, batch=lambda *_: seen))
 
 
@@ -198,7 +202,10 @@ def test_a_task_of_ones_own_trains_is_loaded_and_looked_into(folder, capsys):
     given = ("--workdir=run", "--allow=own_task")
     done = attempt("evaluate", *given, cwd=folder)
     assert f"loss {last['test/loss']:.4f}" in done.stdout, done.stderr
-    refused(attempt("inspect_run", *given, "--prompt=1 2", cwd=folder), "names no words")
+    refused(
+        attempt("inspect_run", *given, "--prompt=1 2", cwd=folder),
+        "expected an attribute `words`, the token names",
+    )
     refused(attempt("sample", *given, cwd=folder), "reads no text")
 
 
@@ -215,10 +222,11 @@ def test_cells_know_the_options_and_the_code_of_a_task(folder):
     [
         ('symbols: Count = 8', 'symbols: Count = 8\n    raise KeyError("x")', "own_task.py, line 27: KeyError"),
         ("def batch(", "def batsh(", "abstract method.* '?batch"),
-        ("self.symbols + 1}", "self.symbols}", "whole_batches: .*tokens 0 to 8, of 8"),
+        ("self.symbols + 1}", "self.symbols}",
+         "whole_batches: .*has tokens 0 to 8; expected 0 to 7"),
         ('(seed, step, "train")', '(seed, np.random.randint(9999), "t")', "pure_batches: the batch"),
-        ("* counts[:, None]", "", "whole_splits: test: weight|whole_splits: .*other examples"),
-        ("tokens[:, :-1]", "tokens[:, :-2]", "the model makes .*expected logits"),
+        ("* counts[:, None]", "", "whole_splits: test: weights|whole_splits: .*different examples"),
+        ("tokens[:, :-1]", "tokens[:, :-2]", "the model returns .*expected logits"),
         ('step_generator(SPLITS', "nothing(SPLITS", "NameError at line \\d+ of own_task.py"),
         ('{"tokens": tokens', '{"tokns": tokens', "KeyError at line|tokns"),
     ],
@@ -236,10 +244,10 @@ def test_a_wrong_task_is_refused_before_it_trains(folder, old, new, words):
     ("changes", "words"),
     [
         ({"data.task": "own_task:Sortin"}, "own_task.py defines no Sortin"),
-        ({"data.task": "own_tusk:Sorting"}, "no file own_tusk.py here"),
+        ({"data.task": "own_tusk:Sorting"}, "no file own_tusk.py in this folder"),
         ({"data.symbls": "3"}, "own_task:Sorting has no such option; did you mean"),
         ({"data.symbols": "0"}, "data.symbols=0: expected an integer >= 1"),
-        ({"data.batch_size": "8"}, "no option of .*Sorting, because of its type"),
+        ({"data.batch_size": "8"}, "this argument of .*Sorting is not an option; give it a type"),
         ({"model.max_length": "4"}, "model.max_length=4: expected at least data.length"),
     ],
 )
@@ -254,7 +262,9 @@ def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
     net = net.replace('padding="CAUSAL"', 'padding="SAME"').replace("Mine", "Leak")
     (folder / "own_leak.py").write_text(net)
     leaking = {**SORTING, "model.architecture": "own_leak:Leak"}
-    with pytest.raises(InvalidInput, match=r"tokens from place \d+ on change the logits before it"):
+    with pytest.raises(
+        InvalidInput, match=r"tokens from position \d+ on change the logits before it"
+    ):
         train(short(**leaking), "run", Silent())
     said = TEMPLATE.replace("    length: int", "    reads_from_left = False\n    length: int")
     (folder / "own_task.py").write_text(said)

@@ -113,7 +113,7 @@ def test_a_step_that_does_not_fit_is_refused_and_leaves_its_directory(tmp_path, 
     with pytest.raises(InvalidInput) as error:
         train(tiny_config(), tmp_path / "run")
     lines = str(error.value).splitlines()
-    assert lines[0].startswith("the training step needs 0.0 GiB, this cpu has 0.0")
+    assert lines[0].startswith("the training step needs 0.0 GiB; this cpu has 0.0 GiB")
     assert "  --config.model.remat=block --config.model.scan_layers=True" in lines
     assert len(lines) <= 8
     assert not (tmp_path / "run" / "config.json").exists()
@@ -161,7 +161,7 @@ def test_a_refusal_of_the_compiler_is_explained():
 
 def test_remedies_are_those_that_a_config_can_take():
     names = lambda **changes: [*memory.remedies_for(tiny_config(**changes))]
-    assert names() == ["bfloat16", "blocks computed again", "the batch in parts"]
+    assert names() == ["bfloat16", "blocks recomputed", "the batch in parts"]
     longer = ["loss in chunks", "bfloat16", "attention in chunks", *names()[1:]]
     assert names(data__length=256) == longer
     taken = {"model__remat": "block", "model__dtype": "bfloat16", "training__batch_size": 7}
@@ -177,7 +177,7 @@ def test_remedies_are_those_that_a_config_can_take():
         ("v5e", r"--device=v5e: .*train,tpu\]"),
         ("h100", r"--device=h100: .*train,cuda\]"),
         ("h200", r"--device=h200: .*train,cuda\]"),
-        ("gpu", "--device=gpu: jax sees none here"),
+        ("gpu", "--device=gpu: jax finds no such device here"),
         ("h100:16", "1 to 8"),
         ("v5e:16", "v5e:1x1"),
         ("cpu:3", "JAX_NUM_CPU_DEVICES"),

@@ -142,11 +142,14 @@ def test_the_model_card_says_what_was_trained_and_how_well(tiny_run, folder):
 
 def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder, tmp_path):
     again = attempt("runs", "export", tiny_run, f"--out={folder}")
-    refused(again, "it is there and not empty")
+    refused(again, "exists and is not an empty folder")
     run, model = load_run(tiny_run), Decoder.of(**SMALL, position="shaw", use_bias=False)
     own_tokenizer = type("Own", (), {"vocab_size": 2})()
     for other, words in (
-        (type(run)(run.config, model, drawn(model), run.tokenizer, 1), "shaw here, learned there"),
+        (
+            type(run)(run.config, model, drawn(model), run.tokenizer, 1),
+            "shaw here, learned if exported",
+        ),
         (type(run)(run.config, run.model, run.params, own_tokenizer, 1), "Own: transformers does"),
     ):
         with pytest.raises(InvalidInput, match=words):
@@ -279,7 +282,7 @@ def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, text, t
     made = attempt("make_shards", f"--source={text}", "--tokenizer=char", f"--out={shards}")
     assert made.returncode == 0, made.stderr
     other = attempt("evaluate", f"--workdir={tiny_run}", f"--source={shards}")
-    refused(other, "tokens of another tokenizer")
+    refused(other, "its tokens come from a different tokenizer")
 
 
 @pytest.mark.thorough
@@ -297,14 +300,14 @@ def test_a_translation_begins_and_ends_as_the_folder_says(
     theirs["eos_token_id"] = 7
     folder = tmp_path / "weights"
     to_huggingface(model, params, folder, settings=theirs if name == "bart" else None)
-    with pytest.raises(InvalidInput, match=r"no tokenizer.json, without which it cannot write"):
+    with pytest.raises(InvalidInput, match=r"no tokenizer.json, which is needed to generate text"):
         load_run(folder)
     as_huggingface(tokenizer, template).save(str(folder / "tokenizer.json"))
     if name == "t5":
-        with pytest.raises(InvalidInput, match="no decoder_start_token_id, without which"):
+        with pytest.raises(InvalidInput, match="no decoder_start_token_id, which is needed"):
             load_run(folder)
         (folder / "generation_config.json").write_text(json.dumps(theirs | {"eos_token_id": 2}))
-        with pytest.raises(InvalidInput, match="eos_token_id=2: expected 7, that of tokenizer"):
+        with pytest.raises(InvalidInput, match="eos_token_id=2: expected 7, as in tokenizer"):
             load_run(folder)
         (folder / "generation_config.json").write_text(json.dumps(theirs))
     run = load_run(folder)
@@ -331,7 +334,9 @@ def test_a_translation_begins_and_ends_as_the_folder_says(
     rows = [f"{''.join(pair)}\t{pair[0]}" for pair in pairs]
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
     evaluate.main([f"--workdir={folder}", f"--source={tmp_path / 'pairs.tsv'}"])
-    assert "note   20 pairs do not fit into data.length=" in capsys.readouterr().err
+    assert (
+        "note   20 pairs are left out: they do not fit into data.length=" in capsys.readouterr().err
+    )
 
 
 def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypatch):
@@ -391,13 +396,13 @@ def test_what_is_no_model_is_refused_by_name(tmp_path):
     refused(attempt("train", f"--config={tmp_path / 'empty'}"), "a folder", "a Python file (.py)")
     model = MODELS["bart"]
     to_huggingface(model, drawn(model), tmp_path / "bart")
-    with pytest.raises(InvalidInput, match=r"no tokenizer.json, without which it cannot write"):
+    with pytest.raises(InvalidInput, match=r"no tokenizer.json, which is needed to generate text"):
         load_run(tmp_path / "bart")
     for damaged in ({"hidden_act": ["silu"]}, {"rope_scaling": "linear"}):
         settings = {"architectures": ["LlamaForCausalLM"], **_OF_LLAMA, **damaged}
         with pytest.raises(InvalidInput, match=r"^here: config.json: \w+Error: "):
             model_of(settings, "here")
-    with pytest.raises(InvalidInput, match=r"here: \['x'\]: expected one of"):
+    with pytest.raises(InvalidInput, match=r"here: class \['x'\]: expected one of"):
         model_of({"architectures": [["x"]]}, "here")
     (tmp_path / "bart" / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
     with pytest.raises(InvalidInput, match=r"config.json/below: Not a directory"):

@@ -146,7 +146,7 @@ def test_who_joins_and_with_which_devices(monkeypatch, environment, devices):
 
 def test_what_several_processes_do_not_do_is_refused(monkeypatch):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "here:1")
-    refused(attempt("train", f"--config={TINY}", "--fast"), "--fast: one process")
+    refused(attempt("train", f"--config={TINY}", "--fast"), "--fast: expected one process")
 
 
 def in_two_processes(*words, **environment):

@@ -211,11 +211,11 @@ def test_code_that_a_scan_cannot_repeat_is_refused():
 
 
 def test_options_that_would_do_nothing_are_refused():
-    with pytest.raises(InvalidInput, match=r"this model makes no mixer.out; expected some of a"):
+    with pytest.raises(InvalidInput, match=r"this model has no site mixer.out; expected some of a"):
         prepare(tiny_config(model__remat="sites", model__remat_options__sites="mixer.out"))
     chunks = {"model__remat": "sites", "model__attention": "chunked"}
     chunks |= {"model__attention_options__size": 4}
-    with pytest.raises(InvalidInput, match=r"this model makes no attention.weights"):
+    with pytest.raises(InvalidInput, match=r"this model has no site attention.weights"):
         prepare(tiny_config(**chunks, model__remat_options__sites="attention.weights"))
 
 

@@ -232,7 +232,7 @@ def test_nothing_is_claimed_where_evaluation_differs(done, run_copy, tiny_run):
     others = {"none0": RunDirectory(run_copy), "other": RunDirectory(tiny_run)}
     comparison = Comparison(runs_of(done, ("none", 1)) | others, "eval/loss")
     assert "different data" in comparison.warnings()[0]
-    assert comparison.verdict() == "no claim: the runs were not evaluated alike"
+    assert comparison.verdict() == "no claim: the runs were not evaluated in the same way"
     assert "<h2>Paired differences</h2>" not in comparison.page()
 
 
@@ -273,8 +273,11 @@ def test_no_study_begins_among_files_of_others(run_copy, tmp_path):
     arguments = (f"--config={TINY}", "--arm=model.num_heads=1", "--seeds=2")
     for folder, name in ((paper, "table.md"), (run_copy, "STATUS")):
         found = attempt("ablate", *arguments, f"--workdir={folder}")
-        refused(found, f"holds files but no study ({name})")
-    refused(attempt("try_change", f"--base={run_copy}", *change), "holds files but no journal")
+        refused(found, f"holds files that do not belong to a study ({name})")
+    refused(
+        attempt("try_change", f"--base={run_copy}", *change),
+        "holds files that do not belong to a journal",
+    )
     assert [*paper.iterdir()] == [paper / "table.md"]
 
 
@@ -372,7 +375,7 @@ def test_runs_are_shown_and_told_apart(done):
     told = attempt("runs", "diff", one, other).stdout
     assert "model.position" in told
     assert "model.width" not in told
-    refused(attempt("runs", "show", done.path), "a study; python -m experiments.compare")
+    refused(attempt("runs", "show", done.path), "found a study; see python -m experiments.compare")
     refused(attempt("runs", "tail", done.path.parent), "no run here")
     refused(attempt("runs", "tail", one, "--lines=0"), "--lines=0: expected an integer >= 1")
 

@@ -103,7 +103,7 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
 
 def test_a_folder_of_something_else_is_refused_and_stays(scores, tmp_path):
     (tmp_path / "report.html").write_text("my own")
-    with pytest.raises(InvalidInput, match=r"report\.html of something else is there"):
+    with pytest.raises(InvalidInput, match=r"it contains report\.html from another source"):
         judge_in(tmp_path, rows_of(scores), **ASKED)
     assert (tmp_path / "report.html").read_text() == "my own"
     with pytest.raises(InvalidInput, match=r"report\.html: "):
@@ -149,7 +149,7 @@ def test_arms_that_are_not_primary_get_intervals_and_no_words(scores):
     one, *others = transformer_jax.judge(rows_of(scores), **ASKED, primary=["up"])
     assert one == alone
     for other in others:
-        assert (other.word, other.reason) == ("", "not primary: an interval and no word")
+        assert (other.word, other.reason) == ("", "not primary: an interval but no verdict")
         d = stats.ttest_1samp(other.differences, 0).confidence_interval(1 - 0.8 * 0.025)
         assert other.interval == pytest.approx((d.low, d.high))
 

@@ -107,8 +107,15 @@ def asked(**sizes):
     ("sizes", "words"),
     [
         ({"data": 8, "fsdp": 2}, ["mesh.data=8 mesh.fsdp=2", "16 devices", "8 (H100)"]),
-        ({"data": -1, "tensor": 3}, ["mesh.data=-1 mesh.tensor=3", "8 (H100)", "3 does not div"]),
-        ({"data": -1, "tensor": 16}, ["16 does not divide"]),
+        (
+            {"data": -1, "tensor": 3},
+            [
+                "mesh.data=-1 mesh.tensor=3",
+                "8 (H100)",
+                "expected a divisor of the device count, got 3",
+            ],
+        ),
+        ({"data": -1, "tensor": 16}, ["expected a divisor of the device count, got 16"]),
     ],
 )
 def test_a_mesh_of_devices_that_are_not_there_is_refused(sizes, words):
@@ -152,7 +159,7 @@ def test_outer_axes_go_over_hosts_and_slices():
 
 def test_a_mesh_is_refused_as_any_option_is(tmp_path):
     many = attempt("train", f"--config={TINY}", f"--workdir={tmp_path}", "--config.mesh.data=8")
-    refused(many, "mesh.data=8: it needs 8 devices, there is 1", "JAX_NUM_CPU_DEVICES=8")
+    refused(many, "mesh.data=8: the mesh needs 8 devices, but there is 1", "JAX_NUM_CPU_DEVICES=8")
     assert [entry.name for entry in tmp_path.iterdir()] == [".lock"]
     for changes, words in (
         ({"mesh.data": "0"}, "an integer >= 1, or -1"),
@@ -171,7 +178,7 @@ def test_what_a_mesh_leaves_idle_or_whole_is_told(monkeypatch):
     counts = {"tensor": {"model.num_heads": 6}, "sequence": {"places of tokens": 64}}
     rules = Rules([("embedding$", (None, None))])
     for sharding, state, given, begin, end in (
-        (over(data=8), table, examples, "12 examples at once over 8 devices: 2 each",
+        (over(data=8), table, examples, "12 examples over 8 devices: at most 2 each",
          "training.batch_size=16 costs no more time"),
         (over(data=3, fsdp=2), {}, examples, "", "evaluation.batch_size=18 costs no more time"),
         (over(tensor=16, fsdp=2), table | {"block_0": block}, {},
@@ -188,7 +195,7 @@ def test_what_a_mesh_leaves_idle_or_whole_is_told(monkeypatch):
     assert line.startswith("mesh.tensor=8 does not divide model.num_heads=6")
     monkeypatch.setattr(jax, "device_count", lambda: 8)
     (line,) = remarks_on_sharding(None, table, examples)
-    assert line == "7 of 8 devices stay idle; --config.mesh.data=-1 takes all"
+    assert line == "7 of 8 devices stay idle; --config.mesh.data=-1 uses all"
     (line,) = remarks_on_sharding(over(data=6), table, {})
     assert line.startswith("2 of 8 devices stay idle")
 
@@ -239,7 +246,7 @@ def test_one_override_takes_a_config_to_eight_devices():
     done = command("train", "--config=shakespeare", "--fast", "--config.mesh.data=8", **EIGHT)
     assert done.returncode == 0, done.stderr
     assert "8 devices, data=8" in done.stdout
-    assert "12 examples at once over 8 devices: 2 each, some with fewer" in done.stdout
+    assert "12 examples over 8 devices: at most 2 each, some with fewer" in done.stdout
 
 
 @pytest.mark.commands
@@ -290,7 +297,7 @@ def test_a_run_is_loaded_over_devices_that_are_there(tiny_run):
     run = load_run(tiny_run, mesh={"data": 1})
     assert run.sharding is None
     for mesh, words in (
-        ("fsdp=8", ["mesh.fsdp=8: it needs 8 devices, there is 1"]),
+        ("fsdp=8", ["mesh.fsdp=8: the mesh needs 8 devices, but there is 1"]),
         ("fdsp=1", ["mesh.fdsp", "mesh.fsdp?"]),
         ("fsdp", ["--mesh", "fsdp: expected each axis once, with a number of devices"]),
         ("fsdp=2,fsdp=4", ["--mesh", "fsdp=2,fsdp=4: expected each axis once"]),
@@ -311,7 +318,7 @@ def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):
     assert prepared.sharding.rules == Rules(parameters=((".*", ()),), sites=())
     places = by_path(prepared.sharding.of_state(prepared.template)).values()
     assert all(place.is_fully_replicated for place in places)
-    with pytest.raises(InvalidInput, match=r"Rules.sites: \*out: no axis 'tenser'"):
+    with pytest.raises(InvalidInput, match=r"Rules.sites: \*out: there is no axis 'tenser'"):
         Rules(sites=[("*out", ["tenser"])])
     with pytest.raises(InvalidInput, match="no_such"):
         load_config(TINY, {"mesh.rules": "my_rules:no_such"})

@@ -141,12 +141,16 @@ def test_wrong_names_and_shapes_are_refused(taken):
         ("block_0.residual", lambda value: value[..., 0], r"float32\[3, 6, 8\].*\[3, 6\]"),
         ("block_0.residual", lambda value: None, r"float32\[3, 6, 8\].* got NoneType"),
         ("block_0.residual", 0, "expected a function of the value, got 0"),
-        ("block_0.attention.weights", lambda value: value, "makes it for show"),
+        (
+            "block_0.attention.weights",
+            lambda value: value,
+            "only shows this value and never uses it",
+        ),
     ):
         with pytest.raises(InvalidInput, match=message):
             intervene(model, params, inputs, {site_name: change})
     with (
-        pytest.raises(InvalidInput, match="nonsense: no site of this name was met"),
+        pytest.raises(InvalidInput, match="nonsense: no site of this name was reached"),
         interventions({"nonsense": jnp.zeros_like}),
     ):
         model.apply({"params": params}, **inputs)

@@ -70,12 +70,15 @@ def test_the_permutation_is_over_all_ways_to_part_the_runs(rng):
 
 def test_words_are_about_counts_and_updates_and_never_about_a_mean():
     found = judged([300] * 5, [None] * 5)
-    assert (found.verdict, found.words) == ("better", "better: 5 of 5 solve it, of the base 0 of 5")
+    assert (found.verdict, found.words) == (
+        "better",
+        "better: 5 of 5 runs solve it, 0 of 5 of the base",
+    )
     assert np.isnan([found.mean, *found.interval]).all()
     assert found.p <= 0.025
     assert judged([None] * 5, [300] * 5).verdict == "worse"
     sooner = judged([100, 110, 120, 130, 140], [500, 510, 520, 530, 540])
-    assert sooner.words.startswith("better: sooner, median 120 updates, of the base 520; 5 of 5")
+    assert sooner.words.startswith("better: sooner, median 120 updates, base 520; 5 of 5")
     later = judged([500, 510, 520, 530, 540], [100, 110, 120, 130, 140])
     assert later.words.startswith("worse: later")
     assert judged([300, None, 310, 320, 330], [300, 305, 310, 320, 330]).verdict == "unresolved"
@@ -90,7 +93,7 @@ def test_a_run_that_diverged_has_not_solved_it_and_is_not_sooner():
     found = compared(base, gone)
     assert (found.verdict, found.solved) == ("unstable", ((0, 5), (5, 5)))
     assert found.updates == (None, 500.0)
-    assert found.words.startswith("unstable: 5 of 5 diverged")
+    assert found.words.startswith("unstable: 5 of 5 runs diverged")
     some = {seed: gone[seed] if seed > 2 else Outcome(1.0, False, 100, 1000) for seed in base}
     assert compared(base, some).verdict == "unresolved"
     nothing = {str(n): base for n in range(10)}
@@ -128,5 +131,5 @@ def test_the_public_judge_takes_steps():
         transformer_jax.judge([*rows, {"arm": "base", "seed": 9, "value": 1.0}], **ASKED)
     two = [*rows, {"arm": "base", "seed": 9, "value": 1.0, "data_set": "x", "step": 1}]
     two += [{"arm": "base", "seed": 10, "value": 1.0, "data_set": "y", "step": 1}]
-    with pytest.raises(transformer_jax.errors.InvalidInput, match="one at a time"):
+    with pytest.raises(transformer_jax.errors.InvalidInput, match="judge one set at a time"):
         transformer_jax.judge(two, **ASKED)

@@ -25,7 +25,7 @@ from transformer_jax.training.objectives import (
 )
 from transformer_jax.training.optimizers import decay_multiplier, evaluated_params, make_optimizer
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
+from transformer_jax.training.step import draw_state, make_run_steps, make_train_step
 
 VOCAB = 13
 
@@ -34,7 +34,7 @@ def setup(**overrides):
     small = {"data__length": 8, "model__width": 16, "model__depth": 1}
     config = tiny_config(**small | overrides)
     model, optimizer = make_model(config, {"vocab_size": VOCAB}), make_optimizer(config)
-    return config, model, optimizer, make_initial_state(model, optimizer, config.seed)()
+    return config, model, optimizer, draw_state(model, optimizer, config.seed)
 
 
 def random_batch(seed, *leading, weights=None):
@@ -302,7 +302,7 @@ def test_c47_the_step_counts_beyond_2_to_the_24(plain):
 
 def test_vmapped_training_of_seeds_is_near_single_runs(plain):
     model, optimizer, _, step = plain
-    seeds = [make_initial_state(model, optimizer, seed)() for seed in (0, 1)]
+    seeds = [draw_state(model, optimizer, seed) for seed in (0, 1)]
     many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
     batch = random_batch(0)
     together, _ = jax.jit(jax.vmap(make_train_step(model, optimizer, 0), (0, None)))(many, batch)

@@ -48,7 +48,7 @@ def test_users_own_pairs_with_labels(tmp_path):
     assert loaded.texts == [("The sun shines.", "It rains."), ("A cat sits.", "A cat is here.")]
     assert [loaded.classes[label] for label in loaded.labels] == ["no", "yes"]
     (tmp_path / "c.tsv").write_text("text\tlabel\nA cat sits.\tyes\n")
-    with pytest.raises(InvalidInput, match="some rows hold two texts and others one"):
+    with pytest.raises(InvalidInput, match="some rows have two texts and others one"):
         load_labelled_text(str(tmp_path))
 
 
@@ -65,7 +65,7 @@ def test_users_own_pairs_with_labels(tmp_path):
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\n\ty\n", "line 3: the text is empty"),
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\t\n", "line 3: the label is empty"),
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\tx\n", "every label is 'x'"),
-        (load_labelled_text, "b.txt", "x", "the folder holds no .tsv or .csv"),
+        (load_labelled_text, "b.txt", "x", "the folder contains no .tsv or .csv"),
         (load_pairs, "a.txt", "Well, go.\tBueno", "expected a file that ends with .tsv or .csv"),
     ],
 )
@@ -177,7 +177,9 @@ def test_folders_of_pictures(tmp_path):
     assert (loaded.classes, loaded.first_test) == (("cat", "dog"), None)
     for part in ("train", "val"):
         shutil.copytree(tmp_path / "cat", tmp_path / "parts" / part / "cat")
-    with pytest.raises(InvalidInput, match=r"train, val: expected one folder of pictures for each"):
+    with pytest.raises(
+        InvalidInput, match=r"train, val: expected either one folder of pictures per class"
+    ):
         load_images(str(tmp_path / "parts"))
     odd = tmp_path / "dog" / "2.png"
     Image.fromarray(np.full((4, 6), 1000, np.uint16)).save(odd)
@@ -185,7 +187,9 @@ def test_folders_of_pictures(tmp_path):
         load_images(str(tmp_path))
     Image.fromarray(np.zeros((5, 6), np.uint8)).save(odd)
     shutil.rmtree(tmp_path / "parts")
-    with pytest.raises(InvalidInput, match=r"dog/2.png: \(5, 6, 1\).*make them one size"):
+    with pytest.raises(
+        InvalidInput, match=r"dog/2.png: \(5, 6, 1\).*resize all pictures to the same size"
+    ):
         load_images(str(tmp_path))
     odd.write_bytes(b"no picture")
     with pytest.raises(InvalidInput, match=r"dog/2.png: not a readable picture"):
@@ -218,17 +222,20 @@ def parts_of(labels=(4, 4), **images):
         ({"images": GREY[:0], "labels": np.arange(0)}, "expected examples, found none"),
         (
             {"images": GREY, "labels": np.arange(4), "test_images": GREY, "test_labels": [0] * 4},
-            "would not read test_images; .* train_ and test_ in front",
+            "array test_images would not be read; .* or each of them with train_ and with test_",
         ),
         (
             {"images": GREY, "labels": np.arange(4), "length": np.arange(4)},
-            "would not read length; expected images, labels, lengths, classes",
+            "array length would not be read; expected images, labels, lengths, classes",
         ),
         (
             parts_of(train=GREY, val=GREY, test=GREY),
-            "would not read val_images; .* validation is drawn from the training examples",
+            "array val_images would not be read; .* validation is drawn from the training examples",
         ),
-        (parts_of(train=GREY, test=GREY[:, :2]), "training and test examples have shapes"),
+        (
+            parts_of(train=GREY, test=GREY[:, :2]),
+            "expected training and test examples of the same shape, got",
+        ),
     ],
 )
 def test_c66_unusable_image_files_are_refused(tmp_path, arrays, words):
@@ -254,14 +261,14 @@ def test_vectors(tmp_path, rng):
     parts |= {f"{part}_labels": labels for part in ("train", "test")}
     infinite = np.where(np.arange(5)[:, None, None] == 3, np.nan, vectors)
     for arrays, words in (
-        ({"lengths": lengths * 2}, "expected lengths 1 to 7"),
-        ({"lengths": lengths * 1.0}, "expected lengths of integers, got float64"),
+        ({"lengths": lengths * 2}, "expected lengths from 1 to 7"),
+        ({"lengths": lengths * 1.0}, "expected integer lengths, got float64"),
         ({"vectors": vectors * 1j}, r"expected real numbers \[N, L, F\], got complex128"),
-        ({"vectors": infinite}, "example 3 holds a value that is not finite"),
+        ({"vectors": infinite}, "example 3 contains a value that is not finite"),
     ):
         with pytest.raises(InvalidInput, match=words):
             load(**{"vectors": vectors, "labels": labels, **arrays})
-    with pytest.raises(InvalidInput, match="lengths of the training and the test part, or none"):
+    with pytest.raises(InvalidInput, match="expected train_lengths and test_lengths, or neither"):
         load(**parts, train_lengths=lengths)
 
 

@@ -287,7 +287,7 @@ def test_every_run_answers_in_its_own_way(runs):
     said = attempt(
         "sample", f"--workdir={runs('pairs')}", "--prompt=dog", "--temperature=2", "--seed=3"
     )
-    assert "nothing is drawn here; not read: --seed, --temperature" in said.stderr
+    assert "answers are not sampled; ignored: --seed, --temperature" in said.stderr
     assert said.stdout.strip() == translations[1].strip()
     shares = loaded["labelled"].classify(["red cat", "blue"])
     assert shares.shape == (2, 2)
@@ -299,10 +299,10 @@ def test_every_run_answers_in_its_own_way(runs):
     assert len(loaded["text"].fill_in("red ___at")) == 5
     assert len(loaded["recurrent text"].sample("red", 5)) == 5
     for kind, method, given, words in (
-        ("pairs", "sample", "red", "data.task is translation; expected language_modelling"),
+        ("pairs", "sample", "red", "data.task=language_modelling, got data.task=translation"),
         ("pairs", "translate", ["red cat " * 9], "does not fit into data.length=16"),
         ("text", "fill_in", "red cat", "expected a text with one ___"),
-        ("pairs", "translate", "red cat", "expected a list of texts, got one text"),
+        ("pairs", "translate", "red cat", "expected a list of texts, got a single string"),
         ("labelled", "classify", [], "expected at least one text, got none"),
         ("labelled", "classify", [("red cat", "blue")], "expected a text for each example, got"),
         ("labelled pairs", "classify", ["red"], "expected a pair of texts for each example"),
@@ -428,7 +428,9 @@ def test_what_is_frozen_stays_and_the_rest_moves(sources, tmp_path):
     assert same["block_0/attention/query/kernel"]
     assert not same["block_0/feed_forward/up/kernel"]
     config = config_for("labelled", sources, **{"training.frozen": "token_embeding"})
-    with pytest.raises(InvalidInput, match=r"begins with 'token_embeding'; there are .*block_0"):
+    with pytest.raises(
+        InvalidInput, match=r"begins with 'token_embeding'; paths begin with .*block_0"
+    ):
         train(config, tmp_path / "b", Silent())
 
 
@@ -446,7 +448,7 @@ def test_word_vectors_fill_the_rows_of_their_words(sources, tmp_path):
     np.testing.assert_array_equal(table[encode("red")[0]], drawn[encode("red")[0]])
     for content, words in (
         ("cat 1 2\n", "line 1: 2 numbers after 'cat'; expected model.width=16"),
-        ("zebra" + " 1" * 16 + "\n", "none of the vocabulary's words"),
+        ("zebra" + " 1" * 16 + "\n", "no word of the vocabulary is in the file"),
         ("cat" + " x" * 16 + "\n", "line 1: could not convert"),
         ("cat" + " nan" * 16 + "\n", "line 1: a value is not finite"),
     ):
@@ -462,8 +464,8 @@ def test_weights_that_do_not_fit_are_refused(runs, sources, tmp_path):
     for change, words in (  # of the first two the shapes are the same
         ({"model.activation": "relu"}, "model.activation: gelu there, relu here"),
         ({"model.norm_options.epsilon": 1e-3}, "norm_options.epsilon: 1e-05 there, 0.001 here"),
-        ({"model.width": 24}, r"do not fit this model\n.*16\) there, .*24\) here"),
-        ({"data.tokenizer": "byte"}, r"another tokenizer; give data.tokenizer=.*tokenizer"),
+        ({"model.width": 24}, r"do not match this model\n.*16\) there, .*24\) here"),
+        ({"data.tokenizer": "byte"}, r"different tokenizer; set data.tokenizer=.*tokenizer"),
     ):
         with pytest.raises(InvalidInput, match=words):
             start_of(config(**change))
@@ -485,7 +487,7 @@ def test_weights_that_do_not_fit_are_refused(runs, sources, tmp_path):
         ("recurrent text", "model.match_parameters", "encoder", "expected decoder"),
         ("labelled", "initial.word_vectors", "v.txt", "expected word or a tokenizer.json"),
         ("images", "model.variant", "M/4", "a name like Ti/4"),
-        ("text", "data.separate_documents", True, "keeps no documents apart"),
+        ("text", "data.separate_documents", True, "cannot separate documents"),
         ("labelled", "evaluation.stride", 3, "data.task=text_classification has no windows"),
     ],
 )

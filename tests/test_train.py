@@ -238,7 +238,7 @@ def test_c23_a_signal_saves_and_says_how_to_go_on(
     done = attempt("train", *flags, f"--workdir={tmp_path / 'a'}")
     assert done.returncode == code
     said = done.stdout + done.stderr + capfd.readouterr().err
-    assert "stopping: what runs now is finished and saved" in said
+    assert "stopping once the current work is finished and saved" in said
     assert "saved; the same command resumes" in said
     assert "Traceback" not in said
     assert RunDirectory(tmp_path / "a").status() == "interrupted"
@@ -280,9 +280,9 @@ def test_c26_another_config_in_the_same_directory_is_refused_with_the_difference
 
 def test_directories_that_are_no_runs_are_refused(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InvalidInput, match="there is a file of that name"):
+    with pytest.raises(InvalidInput, match="this is a file; expected a folder"):
         run(tmp_path / "file")
-    with pytest.raises(InvalidInput, match="holds files but no run"):
+    with pytest.raises(InvalidInput, match="holds files that do not belong to a run"):
         run(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
@@ -329,7 +329,7 @@ def test_c67_changed_data_is_refused(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path / "a", EndAt(1, crash), **options)
     text.write_text("to be or not to be, that is no question\n" * 60)
-    with pytest.raises(InvalidInput, match="the data changed since this run began"):
+    with pytest.raises(InvalidInput, match="the data has changed since this run began"):
         run(tmp_path / "a", **options)
 
 
@@ -350,7 +350,9 @@ def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
 
     monkeypatch.setattr(LanguageModelling, "batch", poisoned)
     for _ in range(2):  # the same command repeats the same update
-        with pytest.raises(NonFinite, match="not finite in update 24; it was not applied") as error:
+        with pytest.raises(
+            NonFinite, match="not finite in update 24, which was not applied"
+        ) as error:
             run(tmp_path / "a")
         assert "first of" in str(error.value)
     directory = RunDirectory(tmp_path / "a")

@@ -177,7 +177,7 @@ def test_good_changes_are_kept_and_become_the_base_bad_ones_are_dropped(tmp_path
     # What was kept is told again, to a program that lost the answer; another way to say it too.
     for known in (0.1, "1e-1"):
         assert referee.attempt(rate(known), 1e9) == {**journal.tries()[0].ended, "known": True}
-    with pytest.raises(InvalidInput, match="the base has it already"):
+    with pytest.raises(InvalidInput, match="the base has this change already"):
         referee.attempt({"model.num_heads": str(tiny_config().model.num_heads)}, 1e9)
     again = referee.attempt(rate(0.4), 1e9)
     assert again["outcome"] == KEPT
@@ -301,16 +301,16 @@ CONFIG, DEEPER = f"--config={TINY}", "--change=model.depth=3"
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "--change=KEY=VALUE is missing"),
+        ((), "expected --change=KEY=VALUE, or --list"),
         (("--list",), "nothing has begun"),
         ((DEEPER,), "nothing has begun there; give --config"),
-        ((DEEPER, "--budget=3x"), "expected a time, as 90s"),
-        ((DEEPER, "--config.model.width=16"), "without a --config"),
+        ((DEEPER, "--budget=3x"), "expected a time such as 90s"),
+        ((DEEPER, "--config.model.width=16"), "expected --config=FILE too"),
         (("--change=model.dept=3", CONFIG), "did you mean model.depth"),
         (("--change=depth", CONFIG), "expected KEY=VALUE"),
-        (("--change=seed=3", CONFIG), "seeds are the referee's"),
-        (("--change=seeds.initial=3", CONFIG), "seeds are the referee's"),
-        ((DEEPER, CONFIG, "--config.seeds.order=3"), "referee's"),
+        (("--change=seed=3", CONFIG), "the referee chooses the seeds"),
+        (("--change=seeds.initial=3", CONFIG), "the referee chooses the seeds"),
+        ((DEEPER, CONFIG, "--config.seeds.order=3"), "the referee chooses the"),
         ((DEEPER, CONFIG, "--gate=5"), "expected one of 1-gram"),
         ((DEEPER, CONFIG, "--metric=los"), "expected one of loss"),
         ((DEEPER, CONFIG, "--metric=bleu"), "expected one of loss"),

@@ -154,10 +154,10 @@ def test_where_pairs_share_most_of_their_noise_tuning_shows():
 
 WRONG = [
     ({"key": "optimizer.lr", "grid": (1, 2, 3)}, "optimizer.lr"),
-    ({"key": RATE, "grid": (1e-4, 1e-2, 1)}, "1 to 3.5 times"),
+    ({"key": RATE, "grid": (1e-4, 1e-2, 1)}, "above 1 and at most 3.5"),
     ({"key": RATE, "grid": 3}, "tuning.grid=3: Input should be a valid tuple"),
     ({"key": RATE, "grid": (0.1, 0.2)}, "at least 3 items"),
-    ({"key": RATE, "grid": (1, 1.1, 3)}, "by about the same factor"),
+    ({"key": RATE, "grid": (1, 1.1, 3)}, "about the same everywhere"),
     ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "seeds": (7,)}, "at least 2 items"),
     ({"key": RATE, "grids": (1, 2, 3)}, "'tuning.grids' is unknown; did you mean grid"),
     ({"key": "model.dropout_rate", "grid": (0.4, 0.8, 1.6)}, "model.dropout_rate=1.6"),
@@ -176,7 +176,7 @@ def test_a_wrong_tuning_is_refused_before_anything_runs(tmp_path, tuning, told):
 def test_tuning_seeds_decide_no_verdict(tmp_path):
     tuning = {"key": RATE, "grid": GRID, "seeds": (1, 2)}
     design = load_design(study_file(tmp_path, tuning=tuning), {})
-    with pytest.raises(InvalidInput, match="no verdict uses them"):
+    with pytest.raises(InvalidInput, match="are reserved for tuning; expected different seeds"):
         run(design, tmp_path / "s", range(3))
 
 

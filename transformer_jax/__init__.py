@@ -24,8 +24,8 @@ a trained model. docs/architecture.md explains the parts and the project's own t
   planning/              memory and time of a training step on other devices
   laws                   properties that every component must have
 
-The names below are stable and are imported on first use, so `import transformer_jax` costs nothing.
-All other names can move between versions.
+The names below are stable and are imported on first use, so `import transformer_jax` is fast. All
+other names may move between versions.
 """
 
 import importlib
@@ -56,6 +56,7 @@ _PUBLIC = {
         "LearnedPositions",
         "PositionTerms",
         "RotaryPositions",
+        "Rotation",
         "SinusoidalPositions",
         "Sizes",
         "rotate",
@@ -95,7 +96,9 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str):
     if name not in _HOMES:
-        raise AttributeError(f"transformer_jax has no public name {name!r}; it has {__all__}")
+        raise AttributeError(
+            f"transformer_jax has no public name {name!r}; its names are {', '.join(__all__)}"
+        )
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:

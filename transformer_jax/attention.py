@@ -1,7 +1,7 @@
 """Attention: the pure function, and the module that owns the projections and calls it.
 
-Less common kinds of attention are in `variants/` and are imported when they are chosen: an
-`AttentionVariant` replaces the pure function inside the same module.
+Less common kinds of attention are in `variants/` and are imported when chosen; each is an
+`AttentionVariant`, which replaces the pure function inside `MultiHeadAttention`.
 """
 
 import math
@@ -15,14 +15,12 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.cache import CacheSlot, append_to_cache
-from transformer_jax.linear import Initializer, Linear
+from transformer_jax.linear import Initializer, Linear, ModuleFactory
 from transformer_jax.masks import Mask, as_array
 from transformer_jax.options import Positive, nearest_divisor
 from transformer_jax.positions import NO_TERMS, Bias, PositionTerms, bias_for, rotate
 from transformer_jax.shapes import check_shapes
 from transformer_jax.sites import show, site
-
-ModuleFactory = Callable[..., nn.Module]
 
 
 def scaled_dot_product_attention(
@@ -36,7 +34,7 @@ def scaled_dot_product_attention(
     soft_cap: float | None = None,
     adjust: Callable[[Array], Array] = lambda weights: weights,
 ) -> Array:
-    """Returns, for each query, the mean of the values weighted by how well the keys match it.
+    """Returns, for each query, the mean of the values, weighted by how well each key matches it.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k) + bias) V.
     Vaswani et al. 2017, arXiv:1706.03762, equation 1. The softmax runs over the keys that the mask
@@ -50,7 +48,8 @@ def scaled_dot_product_attention(
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; -inf is allowed; broadcasts to the weights.
       scale: Factor applied to the products of queries and keys; 1 / sqrt(d_k) if None.
-      soft_cap: Bound on the absolute value of a product (see attention_scores); none if None.
+      soft_cap: Bound on the absolute values of the scaled products, as in attention_scores; no
+        bound if None.
       adjust: Function applied to the weights before the mean is taken, e.g. dropout.
 
     Returns:
@@ -75,19 +74,8 @@ def attention_weights(
 ) -> Array:
     """Returns softmax(Q K^T / sqrt(d_k) + bias) over the keys that the mask allows.
 
-    Args:
-      query: [..., L, K].
-      key: [..., M, K].
-      mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
-      bias: [..., L, M], added to the scores; broadcasts to the weights.
-      scale: Factor applied to the products of queries and keys; 1 / sqrt(d_k) if None.
-      soft_cap: Bound on the absolute value of a product (see attention_scores); none if None.
-
-    Returns:
-      [..., L, M], float32 or wider; every row sums to 1, or is exactly 0 if fully masked.
-
-    Raises:
-      ValueError: The shapes disagree, or the mask is not bool.
+    The arguments and errors are those of scaled_dot_product_attention. The result is [..., L, M],
+    float32 or wider; every row sums to 1, or is exactly 0 if fully masked.
     """
     return masked_softmax(attention_scores(query, key, mask, bias, scale=scale, soft_cap=soft_cap))
 
@@ -101,18 +89,19 @@ def attention_scores(
     scale: float | None = None,
     soft_cap: float | None = None,
 ) -> Array:
-    """Returns Q K^T / sqrt(d_k) + bias, with -inf where the mask is False; see attention_weights.
+    """Returns Q K^T / sqrt(d_k) + bias, with -inf where the mask is False.
 
-    With `soft_cap` c the products become c tanh(product / c) before the bias is added, so that
-    none exceeds c in absolute value (Gemma 2, arXiv:2408.00118, section 2).
+    The arguments and errors are those of attention_weights. With `soft_cap` c, the scaled products
+    become c tanh(product / c) before the bias is added, so that none exceeds c in absolute value
+    (Gemma 2, arXiv:2408.00118, section 2).
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"))
-    shape = weights_shape(query, key)
-    _check_broadcasts(shape, mask=mask, bias=bias)
+    leading = jnp.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    _check_broadcasts((*leading, query.shape[-2], key.shape[-2]), mask=mask, bias=bias)
     if mask is not None and mask.dtype != jnp.bool_:
         raise ValueError(
             f"mask: expected bool, True = may attend, got {mask.dtype}; "
-            "numbers that are added to the scores go into bias"
+            "pass numbers that are to be added to the scores as `bias`"
         )
     wide = jnp.promote_types(query.dtype, jnp.float32)
     # Scaling the query costs L*K multiplications; scaling the scores would cost L*M.
@@ -144,18 +133,12 @@ def repeat_kv(array: Array, num_heads: int) -> Array:
     return array if served == 1 else jnp.repeat(array, served, axis=-3)
 
 
-def weights_shape(query: Array, key: Array) -> tuple[int, ...]:
-    """Returns the shape (..., L, M) of the weights for queries [..., L, K] and keys [..., M, K]."""
-    leading = jnp.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    return (*leading, query.shape[-2], key.shape[-2])
-
-
 def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
-    """Returns the jnp.einsum of two arrays of matrices.
+    """Returns the jnp.einsum of two batches of matrices.
 
-    For a single query, the leading axes that both arrays share are merged into one. Otherwise XLA
-    on CPU copies all cached keys and values for each token: products over 24 arrays of 96 heads and
-    1,024 positions took 282 ms instead of 59.
+    For a single query, the leading axes that both arrays share are merged into one. Without this,
+    XLA on CPU copies all cached keys and values for each token: products over 24 arrays of 96 heads
+    and 1,024 positions took 282 ms instead of 59.
     """
     leading = left.shape[:-2]
     if left.shape[-2] != 1 or right.shape[:-2] != leading:
@@ -166,9 +149,9 @@ def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
 
 
 def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
-    """Raises ValueError if an array does not broadcast to the weights, or would enlarge them.
+    """Raises ValueError if an array does not broadcast to the weights' `shape`, or enlarges it.
 
-    With queries [B, L, K], a mask [B, 1, L, L] would apply all examples' masks to each example.
+    With queries [B, L, K], a mask [B, 1, L, L] would apply the masks of all examples to each one.
     """
     for name, array in arrays.items():
         if array is None:
@@ -176,8 +159,8 @@ def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
         axes = zip(reversed(array.shape), reversed(shape), strict=False)
         if not 2 <= array.ndim <= len(shape) or any(size not in (1, of) for size, of in axes):
             raise ValueError(
-                f"{name}: expected [..., L={shape[-2]}, M={shape[-1]}] that broadcasts to the "
-                f"weights {shape}, got {array.shape}"
+                f"{name}: expected [..., L={shape[-2]}, M={shape[-1]}], which broadcasts to the "
+                f"shape of the weights {shape}, got {array.shape}"
             )
 
 
@@ -192,8 +175,8 @@ class MultiHeadAttention(nn.Module):
     heads than query heads, each serves a group of query heads: one gives multi-query attention
     (Shazeer 2019, arXiv:1911.02150), several give grouped-query attention (arXiv:2305.13245).
 
-    Each projection is one matrix [D, H * K] whatever the number of heads, so the same seed draws
-    the same values when only `num_heads` changes.
+    Each projection is one matrix [D, H * K], so the same seed draws the same values when only
+    `num_heads` changes.
 
     Attributes:
       num_heads: Number of query heads, H.
@@ -247,9 +230,10 @@ class MultiHeadAttention(nn.Module):
             than the inputs, [..., H or 1, L, M]; or a Mask, which becomes an array only if the
             variant needs one.
           terms: Position terms for attention.
-          slot: Slot in the KV cache for the inputs' keys and values; M is then its capacity.
+          slot: Slot for the inputs' keys and values in the KV cache; M is then the capacity of the
+            cache.
           layer: Index of the block, for variants that differ by depth.
-          train: Whether dropout is on; apply then needs rngs={'dropout': key}.
+          train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
 
         Returns:
           [..., L, D].
@@ -259,7 +243,9 @@ class MultiHeadAttention(nn.Module):
             keys of a memory would be rotated.
         """
         if memory is not None and terms.rotation is not None:
-            raise ValueError("terms: a rotation is for places of the inputs, not for a memory's")
+            raise ValueError(
+                "terms: expected no rotation with a memory; only self-attention can be rotated"
+            )
         memory = inputs if memory is None else memory
         heads, (groups, head_dim, value_dim) = self.num_heads, self._sizes(inputs.shape[-1])
         value_init = self.value_init or self.kernel_init
@@ -341,9 +327,10 @@ class AttentionCall(NamedTuple):
       mask: Positions that may be attended to, or None for all.
       bias: Array added to the scores, or a function that returns it; see PositionTerms.
       scale: Factor applied to the scores; 1 / sqrt(K) if None.
-      adjust: Function applied to the weights before values are mixed: the site, and dropout.
+      adjust: Function applied to the weights before the values are mixed: the site `weights`, then
+        dropout; only dropout if the variant hides its weights.
       dropout_rate: Dropout rate of the weights; 0 outside training.
-      slot: Slot of these tokens in the KV cache, or None.
+      slot: Slot of the inputs in the KV cache, or None without a cache.
       layer: Index of the block.
     """
 
@@ -357,7 +344,7 @@ class AttentionCall(NamedTuple):
     layer: int | Array = 0
 
     def dense(self, query: Array, key: Array) -> tuple[Array | None, Array | None]:
-        """Returns mask and bias as arrays that broadcast to the weights [..., H, L, M].
+        """Returns mask and bias, each None or an array that broadcasts to [..., H, L, M].
 
         Raises:
           ValueError: The shape of the mask is wrong.
@@ -371,7 +358,7 @@ class AttentionCall(NamedTuple):
 
 
 class AttentionVariant(nn.Module):
-    """Replacement for scaled_dot_product_attention; an entry of ATTENTIONS.
+    """Base class of the entries of ATTENTIONS, which replace scaled_dot_product_attention.
 
     The typed fields of a subclass are its options. A subclass either defines `weights`, which are
     then applied to the values, or mixes the values itself in `__call__`.
@@ -399,7 +386,9 @@ class AttentionVariant(nn.Module):
         weights_HLM = self.weights(query, key, call)
         expected = (*query.shape[:-1], key.shape[-2])
         if weights_HLM.shape != expected:  # user-defined code; a shape that broadcasts would pass
-            raise ValueError(f"attention: expected weights {expected}, got {weights_HLM.shape}")
+            raise ValueError(
+                f"attention: expected weights of shape {expected}, got {weights_HLM.shape}"
+            )
         return weighted_sum(call.adjust(weights_HLM), value)
 
 
@@ -440,4 +429,4 @@ ATTENTIONS = {
     "differential": f"{_VARIANTS}.weightings:DifferentialAttention",
     "diff_transformer": f"{_VARIANTS}.weightings:DiffTransformer",
 }
-"""Kinds of attention by name: classes, or "module:Class" strings that are imported on use."""
+"""Kinds of attention by name: classes, or "module:Class" strings that are imported when chosen."""

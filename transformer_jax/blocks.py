@@ -1,8 +1,8 @@
 """The residual block: attention, feed-forward layer and norms, wired together.
 
 Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names these classes.
-Besides the residual stream, a block takes a `Context`; it passes values to later blocks in the
-carry.
+Besides the residual stream, a block takes a `Context` and a carry, in which it can pass values to
+later blocks.
 """
 
 import dataclasses
@@ -15,15 +15,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.cache import CacheSlot
-from transformer_jax.linear import Initializer
+from transformer_jax.linear import ModuleFactory
 from transformer_jax.masks import Mask
 from transformer_jax.positions import NO_TERMS, PositionTerms, Sizes
 from transformer_jax.sites import site
 
-ModuleFactory = Callable[..., nn.Module]
-Carry = dict[
-    str, Any
-]  # values from earlier blocks by name; in a scan all blocks use the same names
+# Values from earlier blocks by name; in a scan all blocks use the same names.
+Carry = dict[str, Any]
 
 
 @jax.tree_util.register_dataclass
@@ -53,10 +51,10 @@ class Context:
 
 
 class Block(nn.Module):
-    """The parts of a block; subclasses wire them.
+    """Base class of blocks, which holds the parts that subclasses wire together.
 
     The parts come as factories (a class, or a partial of one) and are named here, so the paths of
-    the parameters are the same whatever the wiring.
+    the parameters are the same for every wiring.
 
     Attributes:
       attention: Factory of the modules for self-attention and cross-attention.
@@ -67,8 +65,8 @@ class Block(nn.Module):
       dropout_rate: Dropout rate of each branch's output in training.
       stochastic_depth: Fraction of examples that skip a branch of the last block in training;
         earlier blocks skip proportionally fewer (Huang et al. 2016, arXiv:1603.09382).
-      depth: Number of blocks, N.
-      side: "encoder" or "decoder" in a model that has both.
+      depth: Number of blocks in the stack, N.
+      side: "encoder" or "decoder" in a model that has both, else "".
       final_norm: Whether the stack must end with a norm because its last sum is not normalised.
     """
 
@@ -112,7 +110,7 @@ class Block(nn.Module):
 
     @nn.nowrap
     def attend_memory(self, hidden: Array, context: Context) -> Array:
-        """Applies cross-attention over the memory (Vaswani et al. 2017, section 3.1)."""
+        """Applies cross-attention to the memory (Vaswani et al. 2017, section 3.1)."""
         hidden = site(self, "cross_attention.input", hidden)
         attention = self.attention(name="cross_attention")
         mixed = attention(
@@ -153,7 +151,7 @@ class Block(nn.Module):
 
 
 class BranchDropout(nn.Module):
-    """Drops a branch for a random fraction of the examples, and scales it up for the others."""
+    """Dropout of a whole branch for random examples; for the others, the branch is scaled up."""
 
     @nn.compact
     def __call__(self, branch: Array, rate: float | Array) -> Array:
@@ -168,7 +166,7 @@ class PreNorm(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]."""
+        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
         drop = self.branch_dropout(context)
         hidden = hidden + drop(self.mix(self.normed(self.kind, hidden), context))
         if context.memory is not None:
@@ -186,7 +184,7 @@ class PostNorm(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]."""
+        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
         drop = self.branch_dropout(context)
         hidden = self.normed(self.kind, hidden + drop(self.mix(hidden, context)))
         if context.memory is not None:
@@ -208,7 +206,7 @@ WIRINGS = {
     "layer_scale": f"{_VARIANTS}.wirings:LayerScale",
     "deep_norm": f"{_VARIANTS}.wirings:DeepNorm",
 }
-"""Wirings by name: classes, or "module:Class" strings that are imported on use."""
+"""Wirings by name: classes, or "module:Class" strings that are imported when chosen."""
 
 MIXERS = {
     "attention": "transformer_jax.attention:MultiHeadAttention",
@@ -216,22 +214,9 @@ MIXERS = {
 }
 """Layers that mix positions, by name.
 
-Each is constructed with use_bias, kernel_init and out_init (the initial values of its kernels), and
-dtype; mixers other than attention are called with inputs [..., L, D] and a Context.
+Each is constructed with use_bias, dtype, and the initialisers kernel_init and out_init of its
+kernels. Mixers other than attention are called with inputs [..., L, D] and a Context.
 """
-
-
-class Gain(nn.Module):
-    """Multiplies each feature by its own learned number, or all features by a shared one."""
-
-    features: int
-    initial: Initializer
-
-    @nn.compact
-    def __call__(self, inputs: Array) -> Array:
-        """[..., D] -> [..., D]."""
-        gain = self.param("gain", self.initial, (self.features,))
-        return inputs * gain.astype(inputs.dtype)
 
 
 def refuse_terms_of_scores(who: str, context: Context) -> None:

@@ -32,7 +32,7 @@ class CacheSlot(NamedTuple):
 
 
 def uses_cache(module: nn.Module) -> bool:
-    """Returns whether this call reads and writes a cache."""
+    """Returns whether the module's current call reads and writes a cache."""
     return module.is_mutable_collection("cache") and not module.is_initializing()
 
 
@@ -55,11 +55,13 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
 
 
 def with_capacity(cache: Any, capacity: int) -> Any:
-    """Returns a cache resized to `capacity` tokens; each new token reads all rows, even empty ones.
+    """Returns a cache resized to `capacity` tokens.
+
+    A small capacity saves time, since each new token reads all rows, even empty ones.
 
     Args:
       cache: The collection `cache`, with at most `capacity` tokens.
-      capacity: Largest number of tokens.
+      capacity: Largest number of tokens that the resized cache can hold.
     """
 
     def resized(path: tuple, rows: Array) -> Array:
@@ -72,7 +74,7 @@ def with_capacity(cache: Any, capacity: int) -> Any:
 
 
 def _is_by_place(path: tuple) -> bool:
-    """Returns whether a cache array has a row per token, unlike states and the count."""
+    """Returns whether the cache array at a path has one row per token, unlike states and counts."""
     return getattr(path[-1], "key", None) in ("keys", "values")  # states can be tuples
 
 
@@ -105,16 +107,15 @@ def kept_state(module: nn.Module, layer: int, reads_on: bool, otherwise: Any = N
 
     Args:
       module: Module that keeps the state.
-      layer: Index of the state.
-      reads_on: Whether this call uses a cache; if not, nothing is kept, and earlier values in the
-        collection are ignored.
-      otherwise: State before the first token.
+      layer: Index of the state among those of the module.
+      reads_on: Whether this call uses a cache; if not, any stored state is ignored.
+      otherwise: State before the first token, returned if there is no stored state.
     """
     return module.get_variable("cache", f"state_{layer}", otherwise) if reads_on else otherwise
 
 
 def keep_state(module: nn.Module, layer: int, reads_on: bool, state: Any) -> None:
-    """Stores the state of a recurrent layer for the next call; arguments as in kept_state."""
+    """Stores a layer's state for the next call, if `reads_on`; arguments as in kept_state."""
     if reads_on:
         module.put_variable("cache", f"state_{layer}", state)
 

@@ -3,7 +3,7 @@
 A config has a section for each class below. If the value of an option names a variant
 (`model.norm`), the variant's own options are in a section beside it (`model.norm_options`) or in
 the same section (`schedule.warmup_steps`). They are the typed fields of the variant. Variants of
-one family share options of the same name, so that such an option stays stated when a different
+one family share options of the same name, so such an option keeps its value when a different
 variant is chosen.
 """
 
@@ -54,13 +54,13 @@ Splits = Annotated[
 ParameterPaths = Annotated[
     tuple[str, ...],
     Predicate(all),
-    Form("beginnings of parameter paths", "token_embedding,block_0"),
+    Form("prefixes of parameter paths", "token_embedding,block_0"),
 ]
 Multipliers = Annotated[
     tuple[str, ...],
     Predicate(_are_multipliers),
     Form(
-        "PATH=NUMBER, path the beginning of parameter paths, number >= 0",
+        "PATH=NUMBER, where PATH is a prefix of parameter paths and NUMBER >= 0",
         "token_embedding=0.1,block_0=0.5",
     ),
 ]
@@ -121,16 +121,16 @@ class Data:
         sentence pairs without a header. text_classification: movie_snippets; a .tsv or .csv file
         with the columns text and label, and text_pair for pairs of texts. image_classification:
         digits, fashion_mnist; an .npz file, a folder of IDX files, CIFAR-10's binary version, or a
-        folder with a folder of pictures per class. vector_classification: an .npz file with vectors
-        [N, L, F] and labels [N].
+        folder that holds one folder of pictures per class. vector_classification: an .npz file with
+        vectors [N, L, F] and labels [N].
       tokenizer: Tokenizer. A tokenizer.json may come from a run or from Hugging Face. Shards have
         their own tokenizer.
       vocab_size: Vocabulary size of a bpe or word tokenizer, which is trained on the training
         split. Special tokens that some tasks need (end, mask) are added.
       document_separator: Line that ends a document ('' is an empty line), or None if each file is a
         document. Shards must be made with the same separator.
-      separate_documents: Prevents documents in one window from attending to or predicting each
-        other.
+      separate_documents: Prevents tokens from attending to, or predicting, tokens of other
+        documents in the same window.
       splits: Shares of the training, validation and test splits. Texts are split in order, rows and
         images at random; translations of one sentence stay together. If the source has a test set,
         the validation split is drawn from the rest.
@@ -154,7 +154,7 @@ class Data:
 
 
 class Model(ModelOptions):
-    """The model.
+    """Architecture, size and precision of the model.
 
     Attributes:
       architecture: Architecture; the task decides which ones are possible. A class of your own
@@ -202,7 +202,7 @@ class Initial:
     Attributes:
       weights: Source of the weights of every parameter with the same path and shape. The tokenizer
         must be the same: set data.tokenizer to the run's tokenizer.json. `--config=FOLDER` also
-        takes a Hugging Face folder's shapes and tokenizer.
+        adopts the shapes and the tokenizer of a Hugging Face folder.
       word_vectors: File of word vectors in word2vec's text format, for the embeddings of the words
         that it contains. model.width must be the size of the vectors.
     """
@@ -254,7 +254,7 @@ class Optimizer:
       name: Optimizer; see docs/catalogue.md.
       learning_rate: Peak learning rate.
       weight_decay: Weight decay. It is multiplied by the learning rate; in adam and sgd it is added
-        to the gradient.
+        to the gradient instead.
       decay_parameters: Names of the parameters with weight decay.
       learning_rate_multipliers: Factors for the learning rate by parameter path; 0 freezes a
         parameter.
@@ -286,8 +286,8 @@ class Evaluation:
       every: Updates between evaluations on the validation split. After the last update the
         validation and test splits are evaluated.
       batch_size: Examples per evaluation batch.
-      stride: Tokens between the starts of consecutive windows, at most data.length, which None
-        stands for. Each token is scored once.
+      stride: Tokens between the starts of consecutive windows, at most data.length; data.length if
+        None. Each token is scored once.
       metrics: Metrics besides loss, accuracy and the task's own scores (see docs/catalogue.md), or
         MODULE:NAME of your own.
       target: Validation loss that metrics such as updates_to_target refer to.
@@ -341,7 +341,7 @@ class Checkpoint:
 
 
 class Sample:
-    """The sample at the end. It does not affect the trained parameters.
+    """The sample drawn at the end of a run. It does not affect the trained parameters.
 
     Attributes:
       num_tokens: Number of tokens in the sample; 0 draws no sample.

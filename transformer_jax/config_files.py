@@ -54,12 +54,12 @@ EXTENDABLE = ("training.steps", "optimizer.learning_rate", "schedule.")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:
-    """Returns whether a full key is one of the names, or is in a section that is one (`data.`)."""
+    """Returns whether `names` holds a full key, or its section with a final dot (`data.`)."""
     return key in names or key.startswith(tuple(name for name in names if name.endswith(".")))
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
-    """Returns a config's values by full key, in its order, with references resolved."""
+    """Returns a config's values by full key, in the config's order, with references resolved."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, (ConfigDict, Mapping)):
@@ -83,9 +83,9 @@ def report(problems: list[str]) -> None:
 
 
 def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
-    """Returns the config of a config file's `get_config`, with command-line overrides applied.
+    """Returns the config made by a file's `get_config`, with command-line overrides applied.
 
-    The result is checked and locked. `overrides` maps full keys to the texts of values.
+    The result is checked and locked. `overrides` maps full keys to values as strings.
 
     Raises:
       InvalidInput: The file cannot be used, or any key or value is wrong.
@@ -94,9 +94,9 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
 
 
 class ConfigFile:
-    """A config file that was executed once: its path, and the module that it defines.
+    """A config file, executed once: its path and the resulting module.
 
-    `given` is the argument that named it, `--config=PATH`.
+    `given` is the command-line argument that named the file, `--config=PATH`.
     """
 
     def __init__(self, path: str) -> None:
@@ -134,10 +134,12 @@ class ConfigFile:
         return changed(config, texts=overrides)
 
     def stated(self, overrides: Mapping[str, str]) -> ConfigDict:
-        """Returns the stated config, with defaults for required values that overrides set.
+        """Returns the config as the file states it, without defaults for the options it leaves out.
+
+        Placeholders for required values that overrides set are filled with defaults, or removed.
 
         Raises:
-          InvalidInput: It is not a config, lacks a required value, or has unknown keys.
+          InvalidInput: The result is not a config, lacks a required value, or has unknown keys.
         """
         config = self.call("get_config")
         if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
@@ -166,7 +168,7 @@ class ConfigFile:
             if isinstance(error, InvalidInput):  # raised by our code, which the file called
                 raise InvalidInput(f"{self.given}{line}: {error}") from error
             is_one = "of original type" in str(error)
-            hint = "\nseveral values are a tuple: ('one',)" if is_one else ""
+            hint = "\ngive a list of values as a tuple, e.g. ('one',)" if is_one else ""
             kind = type(error).__name__
             raise InvalidInput(f"{self.given}: {kind}{line}: {error}{hint}") from error
 
@@ -174,7 +176,7 @@ class ConfigFile:
 def defaults() -> ConfigDict:
     """Returns a config with every option at its default, as a starting point.
 
-    It leaves out the options of variants, which have their defaults until they are stated.
+    The options of variants are left out; they have their defaults unless they are stated.
     """
     config = ConfigDict()
     _complete(config)
@@ -182,7 +184,7 @@ def defaults() -> ConfigDict:
 
 
 def _complete(config: ConfigDict) -> None:
-    """Adds the default of each option that a config leaves out, or a reference to another value."""
+    """Adds, for each option left out, its default or a reference to the option that it follows."""
     flat = flatten(config)
     missing = (key for key in DEFAULTS if key not in flat)
     for key in sorted(missing, key=lambda key: isinstance(DEFAULTS[key], SameAs)):
@@ -224,7 +226,7 @@ def changed(
     Args:
       config: A config with every option.
       changes: Full key -> value.
-      texts: Full key -> text of the value.
+      texts: Full key -> value as a string, which is parsed.
     Raises:
       InvalidInput: A key or value is wrong; one message reports all problems.
     """
@@ -252,10 +254,10 @@ def changed(
 
 
 def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """Gives required placeholders of ml_collections a default if an override sets them.
+    """Fills, or removes, the required placeholders of ml_collections that overrides set.
 
     Raises:
-      InvalidInput: A placeholder is not set by any override.
+      InvalidInput: No override sets a placeholder.
     """
     for key, holder, reference in list(_unset(config)):
         default = DEFAULTS.get(key)
@@ -264,7 +266,7 @@ def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
         elif key in overrides:
             del holder[key.rpartition(".")[2]]
     report([
-        f"{key}: required, and not set; give --config.{key}=VALUE" for key, *_ in _unset(config)
+        f"{key}: required but not set; give --config.{key}=VALUE" for key, *_ in _unset(config)
     ])  # fmt: skip
 
 
@@ -306,11 +308,11 @@ def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> 
 
     Args:
       text: Result of to_json.
-      origin: Place of the text, for messages.
+      origin: Source of the text, for messages.
       stated: Keys that were not at their default in the version that stored them; other keys are
         dropped if this version does not know them. None means all keys.
     Raises:
-      InvalidInput: It is not JSON, or has a key or value that this version does not know.
+      InvalidInput: The text is not JSON, or has a key or value that this version does not know.
     """
     try:
         flat = flatten(json.loads(text))
@@ -355,7 +357,7 @@ def own_modules(config: ConfigDict) -> set[str]:
 
 
 def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
-    """Raises InvalidInput if a stored config names a module that is not allowed."""
+    """Raises InvalidInput if a stored config names a module that is not in `allow`."""
     for key, choice in own_choices_of(flatten(config)):
         refuse_module(key, choice, allow)
 
@@ -363,7 +365,7 @@ def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
 def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns (old, new) of differing values by full key, except keys among `but` (is_among)."""
+    """Returns (old, new) for each value that differs, by full key, without keys among `but`."""
     before, after = resolved(old), resolved(new)
     return {
         key: (before.get(key), after.get(key))

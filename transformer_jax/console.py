@@ -16,8 +16,8 @@ def main() -> NoReturn:
         "experiments"
     ):
         print(
-            "error: transformer-jax: no experiments/ here; run it in a clone of the repository, or "
-            "install the clone with pip install -e",
+            "error: transformer-jax: no experiments/ here; run this command in a clone of the "
+            "repository, or install the clone with pip install -e",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -42,7 +42,10 @@ def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
             where = f"model.layers={pattern or '(empty)'}"
             yield f"model.layer_types.{letter}: no block is of this type in {where}"
     if flat["model.scan_layers"] and depth is not None and depth < 2 * max(1, len(pattern)):
-        yield f"model.scan_layers=True: model.depth={depth} has fewer than two repeats, and no loop"
+        yield (
+            f"model.scan_layers=True has no effect: with model.depth={depth} there are fewer than "
+            "two repetitions to scan"
+        )
     if pattern and not used.intersection(letters):
         yield (
             f"model.layers={pattern} has no effect: none of its letters is in model.layer_types; "
@@ -51,21 +54,21 @@ def remarks_on(flat: Flat, letters: list[str]) -> Iterator[str]:
     for key in ("model.mask", *(f"model.layer_types.{letter}.mask" for letter in letters)):
         is_causal = flat["model.architecture"] in ("decoder", "encoder_decoder")
         if flat.get(key) == "unmasked" and is_causal:
-            yield f"{key}=unmasked shows this decoder the answers: its losses predict nothing"
+            yield f"{key}=unmasked shows this decoder the answers, so its losses mean nothing"
     if flat["model.wiring"] == "sandwich" and flat["model.stochastic_depth"]:
         yield (
-            "model.stochastic_depth: the norm behind a branch of model.wiring=sandwich undoes what "
-            "kept branches are multiplied with; expected 0"
+            "model.stochastic_depth: the norm after a branch of model.wiring=sandwich cancels the "
+            "factor by which kept branches are scaled; expected 0"
         )
     if flat["model.parametrisation"] == "mup" and flat["model.position"] == "contextual":
         yield (
-            "model.parametrisation=mup scales the scores, and model.position=contextual adds to "
-            "them as it is: it is not worked out for that"
+            "model.parametrisation=mup scales the scores, but not the numbers that "
+            "model.position=contextual adds to them; muP has no rule for this combination"
         )
 
 
 def _given(flat: Flat, usual: Mapping[str, Any]) -> str:
-    """Returns the model options that differ from these values, as KEY=VALUE, KEY=VALUE."""
+    """Returns the model options that differ from the values in `usual`, as KEY=VALUE, KEY=VALUE."""
     values = {name: flat[f"model.{name}"] for name in usual}
     return ", ".join(f"model.{name}={v}" for name, v in values.items() if v != usual[name])
 
@@ -75,17 +78,18 @@ def _of_positions(flat: Flat) -> Problems:
     if flat["model.max_length"] < length:
         yield "model.max_length", f"expected at least data.length={length}"
     if flat["model.position"] == "contextual" and flat["model.mask"] == "prefix":
-        yield "model.position", "it counts up to the query; model.mask=prefix shows more"
+        reason = "it counts keys up to the query, but model.mask=prefix also shows later keys"
+        yield "model.position", reason
     if flat["model.position"] != "rotary":
         return
     names = ("scaling", "factor", "original_length", "low_freq_factor", "high_freq_factor")
     scaling, factor, *of_llama3 = (flat[f"{section}.{name}"] for name in names)
     _, low, high = of_llama3
     if scaling == "none" and factor != 1:
-        reason = f"it does nothing without {section}.scaling; expected linear, ntk or llama3"
+        reason = f"it has no effect without {section}.scaling=linear, ntk or llama3"
         yield f"{section}.factor", reason
     if scaling != "llama3" and of_llama3 != [8192, 1.0, 4.0]:
-        reason = f"{', '.join(names[2:])} are of scaling=llama3; without it they do nothing"
+        reason = f"{', '.join(names[2:])} have no effect without scaling=llama3"
         yield f"{section}.scaling", reason
     if high <= low:
         yield f"{section}.high_freq_factor", f"expected more than low_freq_factor={low}"
@@ -95,20 +99,21 @@ def _of_attention(flat: Flat) -> Problems:
     mask, task, architecture = flat["model.mask"], flat["data.task"], flat["model.architecture"]
     pools = architecture == "vision_transformer" or task.endswith("_classification")
     if mask == "causal" and pools and flat.get("model.pooling") == "class_token":
-        reason = "reads the first place, which then sees nothing but itself; expected mean or max"
-        yield "model.mask", f"model.pooling=class_token {reason}"
+        reason = "reads the first position, which then sees only itself"
+        expected = "expected model.pooling=mean or max"
+        yield "model.mask", f"model.pooling=class_token {reason}; {expected}"
     idle = _given(flat, _OF_ATTENTION)
     if flat["model.mixer"] != "attention" and idle and architecture != "encoder_decoder":
-        yield "model.mixer", f"it takes the place of self-attention; {idle} would do nothing"
+        yield "model.mixer", f"it replaces self-attention, so {idle} would have no effect"
     dropped = flat["model.attention_dropout_rate"]
     dropped = flat["model.dropout_rate"] if dropped is None else dropped
     if flat["model.attention"] == "gated_delta" and dropped:
         expected = f"expected model.attention_dropout_rate=0, got {dropped:g}"
-        yield "model.attention", f"it has no weights that could be dropped; {expected}"
+        yield "model.attention", f"it has no attention weights to drop; {expected}"
     if mask == "prefix" and architecture == "decoder" and task == "language_modelling":
         prefix = flat["model.mask_options.length"]
         if flat["data.unscored"] < prefix - 1:
-            sees = f"within a prefix of {prefix} the model sees the answers"
+            sees = f"within a prefix of {prefix} tokens the model sees the answers"
             yield "data.unscored", f"{sees}; expected at least {prefix - 1}"
 
 
@@ -123,65 +128,65 @@ def _without_mup_rule(flat: Flat) -> Iterator[str]:
     attention, mixer = flat["model.attention"], flat["model.mixer"]
     architecture, mlp_dim = flat["model.architecture"], flat["model.mlp_dim"]
     if initialisation in ("xavier", "fan_in"):
-        reason = "sets deviations by the width itself; expected depth_scaled or normal"
+        reason = "already adapts deviations to the width; expected depth_scaled or normal"
         yield f"model.initialisation={initialisation} {reason}"
     if optimizer not in _MUP_OPTIMIZERS:
-        expected = f"optimizer.name={optimizer}, expected one of {', '.join(_MUP_OPTIMIZERS)}"
-        yield f"its learning rates are for Adam and the like; {expected}"
+        expected = f"expected one of {', '.join(_MUP_OPTIMIZERS)}, got optimizer.name={optimizer}"
+        yield f"its learning rates are for optimizers like Adam; {expected}"
     if optimizer == "adam" and flat["optimizer.weight_decay"]:
         yield (
-            "it is not worked out for weight decay that is part of the gradient, as in "
-            f"optimizer.name=adam; optimizer.weight_decay={flat['optimizer.weight_decay']}, "
-            "expected 0, or adamw"
+            "it has no rule for weight decay that is added to the gradient, as in "
+            "optimizer.name=adam; expected optimizer.name=adamw or optimizer.weight_decay=0, got "
+            f"{flat['optimizer.weight_decay']}"
         )
     if mlp_dim is not None:
-        inside = "all that is inside a block has to grow with the width"
-        yield f"{inside}; model.mlp_dim={mlp_dim}, expected None"
+        inside = "all sizes inside a block must grow with the width"
+        yield f"{inside}; expected model.mlp_dim=None, got {mlp_dim}"
     if mixer != "attention":
-        yield f"it is not worked out for model.mixer={mixer}"
+        yield f"it has no rule for model.mixer={mixer}; expected attention"
     if attention in ("linear", "gated_delta", "differential", "diff_transformer"):
-        yield f"model.attention={attention} has no scale to set"
+        yield f"model.attention={attention} has no scale of the scores for muP to set"
     if architecture not in ("decoder", "vision_transformer"):
-        yield f"it is worked out for decoder and vision_transformer, not for {architecture}"
+        yield f"it has rules for decoder and vision_transformer, but not for {architecture}"
     if flat.get("model.variant"):
-        yield "model.variant sets a width of its own; give model.width"
+        yield "model.variant sets its own width; give model.width instead"
     if flat["model.attention_scale"] or flat["model.value_dim"]:
         expected = "expected None for model.attention_scale and model.value_dim"
-        yield f"it sets the scale of the scores, and values have to grow; {expected}"
+        yield f"it sets the scale of the scores, and values must grow with the width; {expected}"
     if flat.get("model.scale_embeddings"):
-        yield "embeddings keep their size; expected model.scale_embeddings=False"
+        yield "it leaves embeddings unscaled; expected model.scale_embeddings=False"
     if unlike := _given(flat, _UNLIKE):
-        yield f"it is worked out for blocks that are alike; {unlike}"
+        yield f"it requires blocks that are alike, got {unlike}"
 
 
 def _of_blocks(flat: Flat) -> Problems:
     architecture = flat["model.architecture"]
     if flat["model.sharing"] != "cycle" and flat["model.distinct_blocks"] is None:
-        reason = "all blocks have parameters of their own"
-        yield "model.sharing", f"without model.distinct_blocks {reason}"
+        reason = "all blocks have their own parameters"
+        yield "model.sharing", f"without model.distinct_blocks, {reason}"
     if flat["model.scan_layers"]:
         yield from (("model.scan_layers", reason) for reason in _not_a_loop(flat))
     given = _given(flat, {**_UNLIKE, "scan_layers": False, "remat": "none"})
     if given and _is_recurrent(architecture):
-        yield "model.architecture", f"{architecture} has no blocks; {given} would do nothing"
+        yield "model.architecture", f"{architecture} has no blocks, so {given} would have no effect"
     if not flat.get("model.tie_output", True) and not flat["model.share_embeddings"]:
-        reason = "nothing is shared with model.share_embeddings=False; expected True"
+        reason = "with model.share_embeddings=False nothing is tied anyway; expected True"
         yield "model.tie_output", reason
     if flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"]:
-        yield "model.wiring", "model.stochastic_depth would make whole examples 0"
+        yield "model.wiring", "model.stochastic_depth would set whole examples to 0"
 
 
 def _not_a_loop(flat: Flat) -> Iterator[str]:
     """Yields reasons why the blocks cannot be scanned."""
     if tied := _given(flat, {"distinct_blocks": None, "skips": "none"}):
         reason = "blocks that share parameters or read earlier streams cannot be scanned"
-        yield f"{reason}; expected False, or without {tied}"
+        yield f"{reason}; expected False, or a model without {tied}"
     by_path = [key for key in _BY_PATH if any(path.startswith("block_") for path in flat[key])]
     if by_path:
-        reason = "the blocks of a loop are one array for the optimizer"
-        yield f"{reason}; expected False, or {by_path[0]} without block_"
+        reason = "the optimizer sees the blocks of a loop as one array"
+        yield f"{reason}; expected False, or no paths of blocks in {by_path[0]}"
     if flat["optimizer.name"] == "adafactor":
-        reason = "takes statistics of whole arrays, which hold several blocks"
+        reason = "takes statistics of whole arrays, which would then hold several blocks"
         yield f"optimizer.name=adafactor {reason}; expected False, or a different optimizer"
 
 
@@ -199,7 +204,7 @@ def _of_task(flat: Flat) -> Problems:
     if fitting and architecture not in fitting and not is_user_defined(architecture):
         yield "model.architecture", f"data.task={task} requires {' or '.join(fitting)}"
     if matched is not None and not _is_recurrent(architecture):
-        reason = f"only a recurrent architecture is matched, not {architecture}"
+        reason = f"only a recurrent architecture can be matched, not {architecture}; expected None"
         yield "model.match_parameters", reason
     counterpart = architecture.removeprefix("recurrent_")
     if _is_recurrent(architecture) and matched not in (None, counterpart):
@@ -219,14 +224,14 @@ def _of_task(flat: Flat) -> Problems:
     if (stride or 0) > length:
         yield "evaluation.stride", f"expected at most data.length={length}"
     if flat["data.separate_documents"] and not has_windows:
-        yield "data.separate_documents", f"data.task={task} keeps no documents apart"
+        yield "data.separate_documents", f"data.task={task} cannot separate documents"
     if flat["data.train_examples"] and not classifies:
         reason = f"data.task={task} has no labelled examples; give shares in data.splits"
         yield "data.train_examples", reason
     tokenizer = flat["data.tokenizer"]
     if flat["initial.word_vectors"] and tokenizer in ("byte", "char", "bpe"):
-        expected = f"data.tokenizer={tokenizer}, expected word or a tokenizer.json"
-        yield "initial.word_vectors", f"they are for words; {expected}"
+        expected = f"expected word or a tokenizer.json, got data.tokenizer={tokenizer}"
+        yield "initial.word_vectors", f"word vectors need a tokenizer of words; {expected}"
 
 
 def _of_training(flat: Flat) -> Problems:
@@ -234,11 +239,11 @@ def _of_training(flat: Flat) -> Problems:
     several = [axis for axis in axes if flat[axis] < 0]
     if len(several) > 1:
         reason = "only one axis can take the devices that the others leave"
-        yield several[0], f"{reason}, and {several[1]}=-1"
+        yield several[0], f"{reason}, but {several[1]} is -1 too"
     hooks = flat["hooks.functions"]
     if len({hook.rpartition(":")[2] for hook in hooks}) < len(hooks):
-        reason = "two have one name, under which their numbers are logged"
-        yield "hooks.functions", f"{reason}; expected functions of different names"
+        reason = "two hooks have the same name, under which their numbers are logged"
+        yield "hooks.functions", f"{reason}; expected functions with distinct names"
     needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]
     if needing and flat["evaluation.target"] is None:
         reason = f"{', '.join(needing)} requires a validation loss in evaluation.target"
@@ -253,14 +258,14 @@ def _of_training(flat: Flat) -> Problems:
         reason = f"expected less than training.steps={steps}, for example {steps // 10}"
         yield "schedule.warmup_steps", reason
     if schedule == "warmup_stable_decay" and warmup + round(falling * steps) > steps:
-        reason = f"warm-up and decay are longer than training.steps={steps}"
+        reason = f"warm-up and decay are longer than training.steps={steps} together"
         yield "schedule.decay_fraction", reason
     optimizer = flat["optimizer.name"]
     if optimizer == "schedule_free" and schedule not in ("constant", "warmup_constant"):
-        reason = "optimizer.name=schedule_free takes a mean instead of a falling rate"
+        reason = "optimizer.name=schedule_free averages weights instead of lowering the rate"
         yield "schedule.name", f"{reason}; expected constant or warmup_constant"
     if optimizer == "schedule_free" and flat["training.weight_ema"] is not None:
-        reason = "optimizer.name=schedule_free evaluates a mean already; expected None"
+        reason = "optimizer.name=schedule_free already evaluates an average; expected None"
         yield "training.weight_ema", reason
     if optimizer == "muon" and flat["model.architecture"].startswith("recurrent_"):
-        yield "optimizer.name", "it is for the kernels of blocks, and a recurrent model has none"
+        yield "optimizer.name", "it is for the kernels of blocks, which a recurrent model lacks"

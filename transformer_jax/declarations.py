@@ -24,12 +24,12 @@ _SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One option.
+    """An option of a config: its type, default and description.
 
     Attributes:
       kind: Type, as annotated.
-      default: Value if none is stated; a SameAs if it defaults to another option's value.
-      meaning: Description, with the unit.
+      default: Value if none is stated; a SameAs if the value of another option is the default.
+      meaning: Description, with the unit if there is one.
     """
 
     kind: Any
@@ -41,7 +41,7 @@ class Option:
         return _unwrapped(self.kind)
 
     def mark(self, *kinds: type) -> Any:
-        """Returns the first mark of one of these kinds, e.g. Initial or Traced, or None."""
+        """Returns the first mark of one of these kinds, e.g. Initial; None if there is none."""
         return next((mark for mark in self._parts[1] if isinstance(mark, kinds)), None)
 
     @property
@@ -59,7 +59,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """Allowed values in words."""
+        """Description of the allowed values."""
         base, metadata, optional = self._parts
         form = self.mark(Form)
         if form and self.variant is None:
@@ -104,10 +104,10 @@ class Option:
         return known and len(set(values)) == len(values)
 
     def parse(self, text: str) -> Any:
-        """Returns the value that a text from the command line stands for.
+        """Parses a command-line string into a value of this type.
 
         Raises:
-          ValueError: The text does not stand for a value of this type.
+          ValueError: The string cannot be parsed as this type.
         """
         base, _, optional = self._parts
         if optional and text in ("None", "none", "null"):
@@ -146,7 +146,7 @@ def _literals(base: Any) -> tuple[str, ...]:
 
 
 def _bounds(metadata: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Returns the lower and upper bounds: (number, whether it is allowed), or None if absent."""
+    """Returns the lower and the upper bound, each (number, whether it is allowed), or None."""
     low = next(((m.ge, True) for m in metadata if isinstance(m, Ge)), None)
     high = next(((m.le, True) for m in metadata if isinstance(m, Le)), None)
     low = low or next(((m.gt, False) for m in metadata if isinstance(m, Gt)), None)
@@ -174,7 +174,7 @@ def _number_within(base: Any, metadata: tuple[Any, ...]) -> str:
 
 
 def _parsed_tuple(text: str) -> tuple:
-    """Returns the tuple that `(a, b, c)` or `a,b,c` stands for."""
+    """Parses `(a, b, c)` or `a,b,c` into a tuple."""
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError, TypeError):
@@ -195,7 +195,7 @@ def split_values(text: str) -> list[str]:
 
 
 def _kinds(owner: Any) -> dict[str, Any]:
-    """Returns the types of those fields or arguments that are options, by name."""
+    """Returns, by name, the types of the fields or arguments of `owner` that are options."""
     hints = typing.get_type_hints(owner, include_extras=True)
     parts = {name: _unwrapped(kind) for name, kind in hints.items()}
     return {

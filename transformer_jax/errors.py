@@ -13,8 +13,8 @@ class Stop(Exception):
 class InvalidInput(Stop, ValueError):
     """Invalid config, file, prompt or run directory; nothing was lost.
 
-    The message says where (config key, argument or file), what was given, what is allowed and the
-    nearest valid choice, in at most eight lines.
+    The message names the place (config key, argument or file), the given value, the allowed values
+    and the nearest valid choice, in at most eight lines.
     """
 
     exit_code = 2
@@ -26,12 +26,12 @@ def in_one_line(error: BaseException) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Returns the command that installs an extra from the clone; no package index has it."""
+    """Returns the command that installs an extra from a clone, as no index has the package."""
     return f"pip install -e '.[{extra}]' in the clone of transformer_jax"
 
 
 def require(package: str, who: str, extra: str = "train") -> None:
-    """Raises InvalidInput naming the extra if a package that `who` needs is not installed."""
+    """Raises InvalidInput, with the extra to install, if `who` needs a package that is missing."""
     if importlib.util.find_spec(package) is None:
         raise InvalidInput(f"{who} needs {package}: {how_to_install(extra)}")
 

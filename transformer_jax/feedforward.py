@@ -13,7 +13,7 @@ from transformer_jax.sites import site
 
 
 def gelu(inputs: Array) -> Array:
-    """Returns x * Phi(x), with Phi the normal distribution function: GELU as in BERT and ViT.
+    """Returns x * Phi(x) with the standard normal distribution function Phi: BERT's and ViT's GELU.
 
     Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
     """
@@ -118,7 +118,7 @@ class GatedFeedForward(nn.Module):
 
 
 def no_feed_forward(**_: object) -> None:
-    """No feed-forward layer: the block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
+    """No feed-forward layer: blocks are attention alone (Dong et al. 2021, arXiv:2103.03404)."""
 
 
 FEED_FORWARDS = {
@@ -127,7 +127,7 @@ FEED_FORWARDS = {
     "mixture": "transformer_jax.variants.experts:MixtureOfExperts",
     "none": no_feed_forward,
 }
-"""Feed-forward layers by name: classes, or "module:Class" strings that are imported on use.
+"""Feed-forward layers by name: classes, or "module:Class" strings that are imported when chosen.
 
 Each is constructed with mlp_dim, activation, use_bias, kernel_init, out_init and dtype.
 """

@@ -72,7 +72,7 @@ Read = Callable[[Array, Any], tuple[Array, Any]]
 
 
 class _Text(NamedTuple):
-    """State of a text that is being written.
+    """State of texts during their generation.
 
     Attributes:
       context: The model's input, [..., C] int32.
@@ -99,8 +99,9 @@ def windowed_next_logits(apply: Callable[..., Array], method: Callable | None = 
     A mask may look ahead, so `segments` marks the unwritten positions as padding.
 
     Args:
-      apply: Tokens [..., C] -> logits [..., C, V]; causal, or takes `segments` [..., C].
-      method: Function with the signature of `apply`, in case that cannot be inspected.
+      apply: Function from tokens [..., C] to logits [..., C, V], which is causal or takes the
+        argument `segments` [..., C].
+      method: Function whose signature is inspected in place of that of `apply`.
     """
     takes_segments = "segments" in inspect.signature(method or apply).parameters
 
@@ -128,17 +129,17 @@ def generate(
     """Continues a prompt, one token at a time.
 
     When the text outgrows the model's `max_length`, the context slides: the model sees the last
-    `max_length` tokens, at positions 0 .. max_length - 1. Works under jit (all sizes static).
+    `max_length` tokens, at positions 0 .. max_length - 1. Under jit, all sizes must be static.
 
     Args:
       next_logits: Function that returns the logits after a context, and a new cache.
       prompt: [..., P] int, at least one token.
       num_tokens: Number of tokens to add, N.
       rng: PRNG key; token i is drawn with fold_in(rng, i).
-      max_length: The model's longest input, C.
+      max_length: Maximum input length of the model, C.
       temperature, top_k, top_p: As in draw_token.
       cache: Initial cache of next_logits, any tree of arrays.
-      end: Token that ends a text. Once every text contains it, no more are drawn; the rest is 0.
+      end: Token that ends a text. Once every text contains it, drawing stops and the rest is 0.
 
     Returns:
       New tokens, [..., N] int32; -1 from the first NaN in the logits onwards.
@@ -232,12 +233,12 @@ def generate_with_cache(
 
 
 def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
-    """Returns whether all tokens except the last new one fit into the model's longest input."""
+    """Returns whether all tokens except the last new one fit into `max_length`."""
     return min(prompt.shape[-1], max_length) - 1 + num_tokens <= max_length
 
 
 def _read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) -> tuple[Array, Any]:
-    """Returns the number of tokens read, all but the prompt's last, and a cache with room."""
+    """Reads all prompt tokens but the last; returns their number, and a cache with room left."""
     tokens = prompt[..., -max_length:][..., :-1]
     count = tokens.shape[-1]
     return jnp.int32(count), with_capacity(read(tokens, {})[1], min(count + num_tokens, max_length))
@@ -246,7 +247,7 @@ def _read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) ->
 def _cached_next_logits(
     read: Read, read_window: NextLogits, fits: bool, max_length: int
 ) -> NextLogits:
-    """Returns a NextLogits function that reads the last token, or all once the context slides."""
+    """Returns a NextLogits that reads the last token, or the whole context once it slides."""
 
     def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         count, cached = cache
@@ -373,15 +374,15 @@ def generate_after(
     num_tokens: int,
     end: int | Array | None = None,
 ) -> Array:
-    """Writes targets for sources with an encoder–decoder, taking the likeliest token at each step.
+    """Generates targets for sources with an encoder–decoder, always choosing the likeliest token.
 
     Args:
       model: A hashable Linen module with `encode` and `decode`, such as EncoderDecoder.
       params: Parameters of the model.
-      source_inputs: Arguments of `encode`, arrays [B, M].
+      source_inputs: Arguments of `encode` by name, arrays [B, M].
       begin: Tokens before the first new one, [] or [P] int.
-      num_tokens: Number of tokens to write, N; P - 1 + N is at most the model's longest target.
-      end: Token that ends a text. Once every text contains it, no more are written.
+      num_tokens: Number of tokens to write, N; P - 1 + N is at most the maximum target length.
+      end: Token that ends a target. Once every target contains it, no more tokens are written.
 
     Returns:
       [B, N] int32; tokens after an end token are arbitrary. -1 from the first NaN logit onwards.
@@ -401,12 +402,12 @@ def generate_after(
 
 
 def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
-    """Replaces some tokens with the likeliest from left to right; each choice sees earlier ones.
+    """Replaces some tokens, from left to right, with the likeliest tokens given those before them.
 
     Args:
       logits_of: Function from tokens [..., L] to the next tokens' logits, [..., L, V].
       tokens: [..., L] int; the values at replaced positions are not used.
-      replaced: True at the positions to write, [..., L] bool; the first is never written.
+      replaced: True at the positions to write, [..., L] bool; position 0 is never written.
 
     Returns:
       [..., L] int32.
@@ -426,11 +427,11 @@ def _check(prompt: Array, num_tokens: int, draws: _Draws) -> None:
     temperature, top_k, top_p = draws
     checks = {
         "prompt: expected at least one token, got none": prompt.shape[-1] >= 1,
-        f"num_tokens: expected 0 or more, below 2**31; got {num_tokens}": 0 <= num_tokens < 2**31,
+        f"num_tokens: expected at least 0, below 2**31, got {num_tokens}": 0 <= num_tokens < 2**31,
         f"temperature: expected a finite number >= 0, got {temperature}": (
             0 <= temperature < float("inf")
         ),
-        f"top_k: expected at least 1, got {top_k}": top_k is None or top_k >= 1,
+        f"top_k: expected an integer >= 1 or None, got {top_k}": top_k is None or top_k >= 1,
         f"top_p: expected a number in [0, 1], got {top_p}": 0 <= top_p <= 1,
     }
     if problems := [text for text, holds in checks.items() if not holds]:

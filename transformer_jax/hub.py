@@ -21,7 +21,8 @@ def holds_weights(folder: Path) -> bool:
 def may_be_a_repository(name: str) -> bool:
     """Returns whether a name could be that of a hub repository, OWNER/NAME or OWNER/NAME@REVISION.
 
-    False for paths that exist on disk, and if the package huggingface_hub is not installed.
+    Returns False for Python files, for names that begin with `runs/` or with an existing path, and
+    if the package huggingface_hub is not installed.
     """
     first = name.partition("/")[0]
     return (
@@ -54,7 +55,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
     if not may_be_a_repository(repository):
         more = ""
         if re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository):
-            more = "; on the hub a name is OWNER/NAME, for example openai-community/gpt2"
+            more = "; names on the hub have the form OWNER/NAME, e.g. openai-community/gpt2"
             if importlib.util.find_spec("huggingface_hub") is None:
                 more = f"; to fetch it from the hub: {how_to_install('huggingface')}"
         raise InvalidInput(f"{repository}: no such folder{more}")
@@ -66,7 +67,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
     except Exception as error:  # many kinds: offline, no such repository, no permission
         raise InvalidInput(
-            f"{repository}: no such folder, and the hub did not give it: {error}".splitlines()[0]
+            f"{repository}: no such folder, and the hub did not provide it: {error}".splitlines()[0]
         ) from error
 
 
@@ -76,7 +77,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """Returns the contents of generation_config.json, or {} if absent; raises as read_settings."""
+    """Returns generation_config.json's contents, or {} if absent; errors as in read_settings."""
     file = folder / "generation_config.json"
     return _read_object(file) if file.is_file() else {}
 
@@ -85,7 +86,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{file.parent}: no readable {file.name}: {error}") from error
+        raise InvalidInput(f"{file.parent}: {file.name} cannot be read: {error}") from error
     if not isinstance(settings, dict):
         raise InvalidInput(
             f"{file.parent}: {file.name}: expected a JSON object, got {settings!r:.40}"

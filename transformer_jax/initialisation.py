@@ -16,7 +16,7 @@ from transformer_jax.options import Positive
 
 
 class Initializers(NamedTuple):
-    """Initialisers by the parameters they are for.
+    """Initialisers for each kind of parameter.
 
     Attributes:
       embedding: For embeddings, and kernels outside the blocks.
@@ -32,7 +32,7 @@ class Initializers(NamedTuple):
 
 
 def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
-    """Normal distribution, the same for all parameters (Devlin et al. 2019, BERT's code).
+    """Normal initial values with one deviation, as in BERT's code (Devlin et al. 2019).
 
     Args:
       std: Standard deviation of the initial values.
@@ -46,11 +46,11 @@ def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> In
 
 
 def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
-    """Normal distribution; kernels that write into the residual stream have std / sqrt(2 depth).
+    """Normal initial values, with std / sqrt(2 depth) for kernels that write into the stream.
 
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3: the
-    stream is a sum of 2 depth branches. A wiring with its own gain (deep_norm) uses that gain
-    instead. Arguments as in `normal`.
+    residual stream is a sum of 2 depth branches. A wiring with its own gain (deep_norm) uses that
+    gain instead. Arguments as in `normal`.
     """
     starts = normal(std, depth, kernel_gain, branch_gain)
     if branch_gain != 1:
@@ -111,7 +111,7 @@ INITIALISATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Standard:
-    """Standard parametrisation: only attention scores have a factor by size, 1 / sqrt(d_k)."""
+    """Standard parametrisation: the only size-dependent factor is 1 / sqrt(d_k), for the scores."""
 
     def kernel_gain(self, width: int) -> float:
         """Returns the factor for the standard deviation of the blocks' initial kernels."""
@@ -122,7 +122,10 @@ class Standard:
         return 1.0
 
     def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
-        """Returns the scale of the attention scores, or None for 1 / sqrt(d_k)."""
+        """Returns the scale of the attention scores, or None for 1 / sqrt(d_k).
+
+        `grows` says whether head_dim grows with the width.
+        """
         return None
 
     def learning_rate_gain(self, width: int) -> float:

@@ -1,7 +1,7 @@
 """Values inside a model: attention maps, hidden vectors, gradients.
 
-Functions of a model take a Linen module, its parameters and the keyword arguments of a call. All
-values that can be read or changed are named in sites.SITES.
+Functions that read a model take a Linen module, its parameters and the keyword arguments of a call.
+All values that can be read or changed are named in sites.SITES.
 """
 
 import functools
@@ -49,18 +49,18 @@ def capture(
     *patterns: str,
     changes: Mapping[str, Intervention] = MappingProxyType({}),
 ) -> dict[str, Array]:
-    """Returns the values at sites of a model, by name.
+    """Returns the values at some sites of a model, by name of the site.
 
     Args:
       model: As in `sites_of`.
       params: Its parameters.
       inputs: Keyword arguments of a call.
-      *patterns: Names of sites; `*` stands for any part: "block_*.attention.weights".
-      changes: Interventions, as `intervene` takes them.
+      *patterns: Names of sites; `*` stands for any part, as in "block_*.attention.weights".
+      changes: Interventions, as in `intervene`.
     Returns:
       Values by name of their site, with blocks in order; see sites.SITES for shapes.
     Raises:
-      InvalidInput: A pattern matches no site of this model; the message names the nearest.
+      InvalidInput: A pattern matches no site of this model; the message names the nearest site.
     """
     known_sites = list(sites_of(model, params, inputs))
     _refuse_unknown([*patterns, *changes], known_sites, model)
@@ -78,7 +78,7 @@ def capture(
 def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Intervention]) -> Any:
     """Returns the output of a model in which functions change the values at some sites.
 
-    For example, to remove head 2 of block 1, and to insert the residual stream of another run:
+    For example, to remove head 2 of block 1, and to insert the residual stream of a different run:
 
         without = {"block_1.attention.mixed": lambda mixed: mixed.at[..., 2, :, :].set(0)}
         intervene(model, params, inputs, without)
@@ -88,18 +88,20 @@ def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Int
       model: As in `capture`.
       params: Its parameters; the result is differentiable in them.
       inputs: Keyword arguments of a call.
-      changes: Functions by site name or pattern, from a value to one of equal shape and dtype.
+      changes: Functions by site name or pattern; each maps a value to one of the same shape and
+        dtype.
     Returns:
       The model's output.
     Raises:
-      InvalidInput: A name matches no site, a shape changes, or the model ignores the value.
+      InvalidInput: A name matches no site, a shape or dtype changes, or the model ignores the
+        value.
     """
     _refuse_unknown(list(changes), list(sites_of(model, params, inputs)), model)
     return jax.jit(lambda params: _run(model, inputs, changes, params)[0])(params)
 
 
 def _by_number(name: str) -> list[tuple[str, int]]:
-    """Returns a sort key by which block_10 comes after block_2."""
+    """Returns a sort key that puts block_10 after block_2."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
@@ -128,12 +130,12 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
     try:
         maps = capture(model, params, inputs, "*.weights")
     except InvalidInput as error:
-        raise InvalidInput(f"{type(model).__name__} has no attention to look at") from error
+        raise InvalidInput(f"{type(model).__name__} has no attention weights") from error
     return {name.removesuffix(".weights").replace(".", "/"): maps[name] for name in maps}
 
 
 def head_similarity(weights: Array) -> Array:
-    """Returns the similarity of each pair of heads: 1 minus the mean total variation of their rows.
+    """Returns the similarity of each pair of heads: 1 minus the mean distance between their rows.
 
     sim(a, b) = 1 - mean over rows of 1/2 sum_m |a_m - b_m|: 1 for equal maps, 0 if heads never
     attend to the same key. Fully masked rows are left out.
@@ -152,7 +154,7 @@ def head_similarity(weights: Array) -> Array:
 def attention_entropy(weights: Array) -> Array:
     """Returns the entropy of each row in nats, [..., H, L]: 0 for one key, log M for equal weights.
 
-    Meant for rows that are distributions (see are_distributions); fully masked rows give 0.
+    Rows should be distributions, as tested by are_distributions; fully masked rows give 0.
     """
     logs = jnp.log(jnp.where(weights > 0, weights, 1))
     return -(weights * logs).sum(-1)
@@ -172,7 +174,8 @@ def mean_entropy(weights: Array) -> Array:
 def are_distributions(weights: Array) -> Array:
     """Returns whether every row [..., M] is 0, or has weights >= 0 that sum to 1 (within 2 %).
 
-    The tolerance is for bfloat16. Sigmoid attention and differences of two maps give other rows.
+    The tolerance is for bfloat16. The rows of sigmoid attention, and of differences of two maps,
+    are not distributions.
     """
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)
@@ -194,7 +197,7 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     try:
         captured = capture(model, params, inputs, "embedded", "block_*.residual")
     except InvalidInput as error:
-        raise InvalidInput(f"{type(model).__name__} is not a single stack with a block") from error
+        raise InvalidInput(f"{type(model).__name__} is not a single stack of blocks") from error
     return jnp.stack([captured.pop("embedded"), *captured.values()])
 
 

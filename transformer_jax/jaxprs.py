@@ -1,4 +1,4 @@
-"""Functions that read jaxprs, the programs that jax traces functions to."""
+"""Functions that read jaxprs, the programs into which jax traces functions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ def subprograms(equation: Any) -> Iterator[Any]:
 
 
 def names_in(program: Any) -> set[str]:
-    """Returns the names by which rematerialisation policies can keep a program's values."""
+    """Returns the names with which rematerialisation policies can select a program's values."""
     names = set()
     for equation in operations_of(program).eqns:
         if equation.primitive.name == "name":

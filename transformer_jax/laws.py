@@ -4,9 +4,9 @@
     for law in LAWS.values():
         law(subject)
 
-This package's tests apply them to every entry of every table; `python -m experiments.new` writes a
-test that applies them to your own component. A law that does not hold raises AssertionError with
-its observation.
+This package's tests apply the laws to every entry of every table of components; `python -m
+experiments.new` writes a test that applies them to your own component. A broken law raises
+AssertionError with the observed values.
 """
 
 import functools
@@ -34,7 +34,7 @@ class Subject:
     Attributes:
       model: A model with a `max_length` of at least 8 and a small `depth`.
       tokens: [3, 6] int, random.
-      params: Random, unlike the initial parameters, so that no bias is 0 and no scale is 1.
+      params: Random parameters instead of initial ones, so that no bias is 0 and no scale is 1.
       traces: Number of times the model was traced for `logits`.
     """
 
@@ -59,12 +59,12 @@ class Subject:
 
     @property
     def losses(self) -> Array:
-        """Losses at `params` and at half of each value in it, [2]."""
+        """Losses with `params`, and with all values in it halved, [2]."""
         return self._differentiated[0]
 
     @property
     def gradients(self) -> Any:
-        """Gradients of both losses, stacked."""
+        """Gradients of both `losses`, stacked along a leading axis."""
         return self._differentiated[1]
 
     @functools.cached_property
@@ -101,7 +101,7 @@ class Subject:
     def logits(
         self, tokens: Array, segments: Array | None = None, positions: Array | None = None
     ) -> np.ndarray:
-        """Returns logits [N, 6, V] of tokens [N, 6], from a program of six rows for all N <= 6."""
+        """Returns the logits [N, 6, V] of tokens [N, 6], N <= 6, using one program for six rows."""
         rows = len(tokens)
         places = jnp.broadcast_to(jnp.arange(_LENGTH), tokens.shape)
         segments = jnp.ones_like(tokens) if segments is None else segments
@@ -116,7 +116,7 @@ class Subject:
 
     @functools.cached_property
     def may_see(self) -> np.ndarray:
-        """Tokens on which the masks let each position depend, [6, 6] bool."""
+        """Tokens (columns) on which the masks let each position (row) depend, [6, 6] bool."""
         reached = np.eye(_LENGTH, dtype=bool)
         for spec in block_specs(self.model.options):
             mask = mask_of(spec.options, jnp.arange(_LENGTH), True, None)
@@ -141,7 +141,7 @@ def gradients_everywhere(subject: Subject) -> None:
 
 
 def sees_what_the_mask_allows(subject: Subject) -> None:
-    """A position depends on the tokens that it may attend to, and on no others, to the bit.
+    """The logits at a position depend on the tokens that it may attend to; no other changes a bit.
 
     With the full mask this is causality: nothing flows back from the future.
     """
@@ -151,17 +151,17 @@ def sees_what_the_mask_allows(subject: Subject) -> None:
     base = subject.logits(tokens)
     # after .T, row: the position that is compared; column: the token that was changed
     seen = (changed != base).any(-1).T
-    np.testing.assert_array_equal(seen, subject.may_see, "row = place, column = token it sees")
+    np.testing.assert_array_equal(seen, subject.may_see, "row = position, column = token it sees")
 
 
 def only_a_prefix_is_seen_ahead(subject: Subject) -> None:
     """A token that an earlier position may see is visible to all positions, and is not the last.
 
-    So a model can read a prefix in one pass and write the rest, but never see its own answer.
+    Thus a model can read a prefix in one pass and write the rest, but never sees its own answer.
     """
     seen_ahead = np.any(np.triu(subject.may_see, 1), axis=0)
-    assert not seen_ahead[-1], "the last token is seen by places before it"
-    assert subject.may_see[:, seen_ahead].all(), "a token is seen ahead by some places alone"
+    assert not seen_ahead[-1], "the last token is visible to earlier positions"
+    assert subject.may_see[:, seen_ahead].all(), "a token is visible ahead to some positions only"
 
 
 def packed_documents_equal_separate_ones(subject: Subject) -> None:
@@ -181,7 +181,7 @@ def packed_documents_equal_separate_ones(subject: Subject) -> None:
 
 
 def padding_changes_nothing(subject: Subject) -> None:
-    """Values at padded positions change no bit elsewhere, and everything stays finite."""
+    """Values at padded positions change no bit elsewhere, and all logits stay finite."""
     is_real = jnp.array([1, 1, 1, 1, 0, 0])
     fillers = jnp.array([0, 5, subject.model.vocab_size - 1])[:, None]
     rows = jnp.where(is_real > 0, subject.tokens[0], fillers)
@@ -198,7 +198,7 @@ def shorter_equals_padded(subject: Subject) -> None:
 
 
 def jit_equals_eager(subject: Subject) -> None:
-    """Compiled or not, with optional arguments given or not, the logits are the same."""
+    """The logits are the same with and without compilation, with and without optional inputs."""
     eager = subject.apply(subject.params, subject.tokens)
     np.testing.assert_allclose(subject.base, eager, atol=3e-5)
 
@@ -206,7 +206,7 @@ def jit_equals_eager(subject: Subject) -> None:
 def reading_on_equals_reading_at_once(subject: Subject) -> None:
     """A text read in pieces with the cache gives the same logits as the whole text.
 
-    A model whose mask lets a position look ahead refuses a cache instead.
+    A model whose mask lets a position look ahead must refuse a cache instead.
     """
     variables: Any = {"params": subject.params}
     read_on = functools.partial(subject.model.apply, mutable=["cache"])
@@ -221,18 +221,18 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
             read, cache = compiled(variables | cache, subject.tokens[:, piece])
             logits.append(read)
     except ValueError as error:
-        assert "what is read sees what comes after it" in str(error), error  # noqa: PT017
-        assert np.triu(subject.may_see, 1).any(), "a mask that hides what follows got no cache"
+        assert "expected a mask that hides later positions" in str(error), error  # noqa: PT017
+        assert np.triu(subject.may_see, 1).any(), "no cache, although the mask hides later tokens"
         return
-    assert not np.triu(subject.may_see, 1).any(), "a mask that looks ahead got a cache"
+    assert not np.triu(subject.may_see, 1).any(), "a cache, although the mask shows later tokens"
     np.testing.assert_allclose(jnp.concatenate(logits, axis=1), subject.base, atol=3e-5)
 
 
 def examples_are_independent(subject: Subject) -> None:
-    """An example gives the same bits whatever the other rows are, and close values in any row.
+    """An example gives the same bits for any other examples, and close values in any row.
 
-    A device may choose a different kernel for a different shape, so a larger batch may differ in
-    its bits.
+    A device may choose a different kernel for a different shape, so the bits may depend on the
+    size of the batch.
     """
     size = subject.model.vocab_size
     mixed = [
@@ -244,7 +244,7 @@ def examples_are_independent(subject: Subject) -> None:
 
 
 def seeds_are_independent(subject: Subject) -> None:
-    """Under vmap, each seed draws the same bits as alone, independently of the other seeds."""
+    """Under vmap, each seed draws the same bits as alone, and no seed affects another's losses."""
     drawn = jax.vmap(subject.draw)(jnp.stack([jax.random.key(n) for n in (3, 0)]))
     jax.tree.map(lambda m, s: np.testing.assert_array_equal(m[1], s), drawn, subject.initial)
     chosen = np.take_along_axis(subject.base, np.asarray(subject.tokens)[..., None], axis=-1)
@@ -256,7 +256,7 @@ def seeds_are_independent(subject: Subject) -> None:
 
 
 def one_trace(subject: Subject) -> None:
-    """Different values of the same shapes cause no recompilation."""
+    """Inputs that differ in their values, but not in their shapes, cause no recompilation."""
     subject.logits(subject.tokens * 0)
     subject.logits(subject.tokens)
     assert subject.traces == 1
@@ -268,16 +268,17 @@ def bfloat16_is_near(subject: Subject) -> None:
     logits = cast(Array, low.apply({"params": subject.params}, subject.tokens))
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
-    assert (rounded != logits).mean() > 0.5, "the output layer's sums are bfloat16"
+    assert (rounded != logits).mean() > 0.5, "the output layer computes its sums in bfloat16"
     assert np.abs(logits - subject.base).max() < 0.15 * np.abs(subject.base).max()
     params = jax.eval_shape(low.init, jax.random.key(0), subject.tokens)["params"]
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} <= {"float32"}
 
 
 def dropout_is_for_training(subject: Subject) -> None:
-    """Without train=True dropout does nothing; with it, the same key gives the same result.
+    """Without train=True, dropout does nothing; with it, the result depends only on the key.
 
-    Attention that forms no weights refuses to drop them, and is then tested without that dropout.
+    Attention that forms no weights refuses to drop them, and is then tested without attention
+    dropout.
     """
     dropping = subject.model.with_options(dropout_rate=0.5, stochastic_depth=0.2)
     variables = {"params": subject.params}
@@ -314,7 +315,7 @@ def too_long_is_refused(subject: Subject) -> None:
     except ValueError as error:
         assert f"length {length} is beyond max_length" in str(error)  # noqa: PT017
     else:
-        raise AssertionError(f"{length} tokens were taken")
+        raise AssertionError(f"{length} tokens, more than max_length, were accepted")
 
 
 LAWS: dict[str, Callable[[Subject], None]] = {
@@ -348,7 +349,7 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def small_decoder(**fields: Any) -> Decoder:
-    """Returns a decoder that is small enough for the laws, with some fields replaced."""
+    """Returns a decoder that is small enough for the laws, with `fields` replaced."""
     small: dict[str, Any] = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1}
     for (family, name), options in _OPTIONS.items():
         if fields.get(family) == name:

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from transformer_jax.placement import cut_at_site, cuts_sequence
 
 Initializer = Callable[..., Array]
+ModuleFactory = Callable[..., nn.Module]
 
 
 def linear(
@@ -18,10 +19,11 @@ def linear(
 ) -> Array:
     """Returns `inputs @ kernel + bias`.
 
-    Leading axes are flattened into one before the product. The result is the same, but for rank-3
-    inputs the gradient of the kernel contracts two axes, which XLA on CPU does not hand to its fast
-    matrix routine: flattened, a whole training step takes about two thirds of the time. If the
-    positions of a text are divided over devices, axes are kept: one axis would mix the parts.
+    Leading axes are flattened into one before the product. The result is the same without this, but
+    for rank-3 inputs the kernel's gradient would contract two axes, which XLA on CPU does not hand
+    to its fast matrix routine; flattening cuts the time of a training step to about two thirds. If
+    the positions of a text are divided over devices, the axes are kept, since one axis would mix
+    the parts.
 
     Args:
       inputs: [..., D].
@@ -77,7 +79,7 @@ class Linear(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token of the vocabulary.
+    """A table with one vector for each token of the vocabulary.
 
     Looking up a row is equivalent to multiplying a one-hot vector by the table. A token outside the
     vocabulary gives NaN instead of a wrong row; data sources reject it earlier.

@@ -186,7 +186,7 @@ class Joined(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Full(Rule):
-    """All positions; in a causal model, all up to the query (Vaswani et al. 2017, 3.2.3)."""
+    """All positions; in a causal model, those up to the query (Vaswani et al. 2017, sec. 3.2.3)."""
 
     def allowed(self, query: Places, key: Places) -> Array:
         """[..., L] and [..., M] -> [..., L, M] bool."""
@@ -195,11 +195,11 @@ class Full(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Rule):
-    """The position itself and earlier ones, in an encoder too.
+    """The query's own position and earlier ones, also in an encoder.
 
-    In an encoder it shows the value of bidirectional attention (Devlin et al. 2019, section 5.1,
-    "LTR & No NSP"). In a decoder it is combined with every rule that does not set `sees_ahead`.
-    `causal_mask` returns the same mask as an array.
+    In an encoder, the rule shows the benefit of bidirectional attention (Devlin et al. 2019,
+    section 5.1, "LTR & No NSP"). In a decoder it is combined with every rule that does not set
+    `sees_ahead`. `causal_mask` returns the same mask as an array.
     """
 
     def allowed(self, query: Places, key: Places) -> Array:
@@ -230,7 +230,7 @@ class Window(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Rule):
-    """The first positions see each other; the rest is causal (Raffel et al. 2020, figure 4).
+    """A prefix that all positions see, before a causal rest (Raffel et al. 2020, figure 4).
 
     Attributes:
       length: Length of the prefix in positions.
@@ -248,8 +248,8 @@ class Prefix(Rule):
 class Unmasked(Full):
     """All positions, even in a causal model, which then reads the token that it has to predict.
 
-    It shows the purpose of the causal mask (Vaswani et al. 2017, section 3.2.3): such a decoder
-    copies the token instead of predicting it.
+    The rule shows the purpose of the causal mask (Vaswani et al. 2017, section 3.2.3): without that
+    mask, a decoder copies the token instead of predicting it.
     """
 
     sees_ahead: ClassVar[bool] = True
@@ -257,7 +257,7 @@ class Unmasked(Full):
 
 @dataclasses.dataclass(frozen=True)
 class OfPositions(Rule):
-    """A rule given by a function of all positions that returns the whole array.
+    """A rule given by a function that maps all positions to the whole mask.
 
     Attributes:
       function: (positions [..., M] int, the causal mask [M, M] bool or None in a bidirectional
@@ -286,7 +286,8 @@ class Mask:
     Attributes:
       query: Places of the queries.
       key: Places of the keys.
-      rule: The rule. If places have segments, keys of other segments and of 0 are hidden too.
+      rule: The rule. If places have segments, keys of different segments and of segment 0 are
+        hidden too.
     """
 
     query: Places
@@ -331,7 +332,7 @@ def as_array(mask: Array | Mask | None) -> Array | None:
 def count_by_one(places: Places) -> Array:
     """Returns whether positions increase by one within each segment, [..., L] -> [...] bool.
 
-    False if another segment interrupts one, since the earlier part may then be far away.
+    Returns False if a different segment interrupts a segment, since its parts may be far apart.
     """
     one = jnp.diff(places.position, axis=-1) == 1
     if places.segment is not None:
@@ -361,12 +362,12 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
     else:
         rule = OfPositions(functools.partial(row, **options) if options else row, causal)
     if not causal and any(name == "prefix" for name, _ in rule.tags):
-        raise ValueError("mask: a prefix is for causal models; this one sees everything")
+        raise ValueError("mask: a prefix is for causal models; this model is bidirectional")
     if not causal or _sees_ahead(rule) or type(rule) is Causal:
         return rule
     return Causal() if type(rule) is Full else rule & Causal()
 
 
 def _sees_ahead(rule: Rule) -> bool:
-    """Returns whether a rule, or one joined in it, sets `sees_ahead`."""
+    """Returns whether a rule, or any rule that it combines, sets `sees_ahead`."""
     return any(map(_sees_ahead, rule.rules)) if isinstance(rule, Joined) else rule.sees_ahead

@@ -9,8 +9,8 @@ arguments say which data it needs:
   logits, targets, weights
              a batch on the device, [B, ..., V], [B, ...], [B, ...]. The function returns sums for
              each example, [B], or a pair of them, numerator and denominator; padding rows do not
-             count. The metric is the sum over the split divided by that of the denominators, or
-             else of the weights; or it is the result of `finish` for these sums
+             count. The metric is the total over the split, divided by the total of the
+             denominators, or else of the weights; with `finish`, it is that function of the totals
   curve      the rows of metrics.jsonl, with `updates`, `operations`, `seconds` (None if several
              runs shared a program) and the data seen so far, e.g. `tokens`
   target     evaluation.target
@@ -18,7 +18,7 @@ arguments say which data it needs:
   run, task, split
              everything: the trained model (see load_run), its data, and validation or test
 
-Metrics of the first two kinds are measured at every evaluation, the others at the end.
+Metrics of the first two kinds are measured at every evaluation, the others at the end of a run.
 `evaluation.metrics` names those to be measured besides the usual ones. The metric of a study is
 measured too, even for runs that have already ended.
 """
@@ -61,8 +61,8 @@ def metric(
 ) -> Callable[[Callable], Callable]:
     """Returns a decorator that marks a function as a metric with a unit.
 
-    `margin` is the usual smallest difference that matters. For metrics on the device, `finish` is
-    the function from the sums over a split to the number.
+    `margin` is the usual smallest difference that matters. For metrics that are computed on the
+    device, `finish` maps the totals over a split to the metric.
     """
 
     def mark(function: Callable) -> Callable:
@@ -83,19 +83,19 @@ def metric_facts(name: str) -> MetricFacts:
     function = _function(name)
     if function is None:
         module = name.partition(":")[0]
-        why = f"it is not imported; --allow={module}" if is_user_defined(name) else "no such metric"
-        raise LookupError(f"{name}: {why}")
+        why = f"it is not imported; give --allow={module}"
+        raise LookupError(f"{name}: {why if is_user_defined(name) else 'no such metric'}")
     if not hasattr(function, "facts"):
         raise LookupError(
-            "it has no mark; expected @metric('its unit', larger_is_better=...) above it, from "
-            "transformer_jax import metric"
+            "it has no decorator; expected @metric('its unit', larger_is_better=...) above it, "
+            "imported with: from transformer_jax import metric"
         )
     from transformer_jax.own import check_arguments
 
     facts: Any = function.facts
     check_arguments(function, "metric", ARGUMENTS)
     if not (isinstance(facts.unit, str) and facts.unit):
-        raise LookupError(f"@metric: unit={facts.unit!r}: expected its unit, a text")
+        raise LookupError(f"@metric: unit={facts.unit!r}: expected a non-empty string")
     if not (is_number(facts.margin) and facts.margin > 0):
         raise LookupError(f"@metric: margin={facts.margin!r}: expected a number > 0")
     return facts
@@ -108,7 +108,7 @@ def arguments_of_metric(name: str) -> list[str]:
 
 
 def measured_by(name: str, code: str, target: float | None) -> str:
-    """Returns a text that identifies a metric's code and evaluation.target, if it uses them.
+    """Returns a string that identifies a metric's code, and the target if the metric uses it.
 
     `code` is the hash of the metric's file, or "" for an entry of METRICS.
     """
@@ -141,7 +141,7 @@ def accuracy(examples: Examples) -> float:
 
 @metric("bits per byte")
 def bits_per_byte(examples: Examples) -> float | None:
-    """Cross-entropy per byte of text, comparable across tokenizers."""
+    """Cross-entropy per byte of text, comparable across tokenizers; None if there is no text."""
     if "bytes" not in examples:
         return None
     return float(examples["loss"].sum()) / math.log(2) / int(examples["bytes"].sum())
@@ -149,19 +149,19 @@ def bits_per_byte(examples: Examples) -> float | None:
 
 @metric("share of answers", larger_is_better=True)
 def generated_accuracy(generated: Mapping[str, float]) -> float | None:
-    """Fraction of correct answers when the model reads its own previous answers."""
+    """Fraction of correct answers when the model reads its own earlier ones; None if not scored."""
     return generated.get("generated_accuracy")
 
 
 @metric("BLEU points", larger_is_better=True, margin=0.5)
 def bleu(generated: Mapping[str, float]) -> float | None:
-    """BLEU of translations, computed with sacrebleu (Papineni et al. 2002; Post 2018)."""
+    """BLEU of translations (sacrebleu; Papineni et al. 2002; Post 2018); None for other tasks."""
     return generated.get("bleu")
 
 
 @metric("chrF points", larger_is_better=True, margin=0.5)
 def chrf(generated: Mapping[str, float]) -> float | None:
-    """ChrF of translations, computed with sacrebleu (Popović 2015)."""
+    """ChrF of translations (sacrebleu; Popović 2015); None for other tasks."""
     return generated.get("chrf")
 
 
@@ -176,7 +176,7 @@ def exact_match(examples: Examples) -> float:
 
 @metric("nats per target")
 def worst_document(examples: Examples) -> float | None:
-    """Largest mean loss of a document with at least 1 % of all targets; None without one."""
+    """Largest mean loss of a document with at least 1 % of all targets; None if there is none."""
     if "cluster" not in examples:
         return None
     _, of_example = np.unique(examples["cluster"], return_inverse=True)
@@ -217,7 +217,10 @@ def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
 
 @metric("nats per target")
 def area_under_curve(curve: Curve) -> float | None:
-    """Mean validation loss over updates, first to last evaluation, by the trapezoidal rule."""
+    """Mean validation loss over updates, first to last evaluation, by the trapezoidal rule.
+
+    None if there are fewer than two evaluations.
+    """
     points = [(row["updates"], row["eval/loss"]) for row in curve if "eval/loss" in row]
     if len(points) < 2:
         return None
@@ -226,7 +229,7 @@ def area_under_curve(curve: Curve) -> float | None:
 
 
 def _to_target(axis: str, margin: float, doc: str) -> Any:
-    """Returns a metric: the value on an axis when the loss first reaches the target."""
+    """Returns a metric: the value of `axis` when the loss first reaches the target, or None."""
 
     @metric(axis, margin=margin)
     def reached(curve: Curve, target: float | None) -> float | None:
@@ -243,12 +246,12 @@ _FIRST = "until an evaluation first reached evaluation.target."
 updates_to_target = _to_target("updates", 10, f"Updates {_FIRST}")
 tokens_to_target = _to_target("tokens", 1e4, f"Training tokens {_FIRST}")
 seconds_to_target = _to_target(
-    "seconds", 1, "Seconds of training steps until then, on this machine, without evaluations."
+    "seconds", 1, f"Seconds of training steps on this machine, without evaluations, {_FIRST}"
 )
 operations_to_target = _to_target(
     "operations",
     1e9,
-    "Operations until then: 6 for each multiplication of a forward pass, as papers count.",
+    f"Operations (6 for each multiplication of a forward pass, as in papers) {_FIRST}",
 )
 
 

@@ -1,4 +1,4 @@
-"""Options of a transformer, as one value. Nothing here imports jax."""
+"""Options of a transformer, as one hashable value. Nothing here imports jax."""
 
 import dataclasses
 import re
@@ -28,7 +28,7 @@ LayerPattern = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """Options of a transformer, as one value.
+    """Options of a transformer, as one hashable value.
 
     A field that names a variant may hold a class, or a partial of one, instead. The `..._options`
     fields hold the options of the chosen variants. `layer_types` holds, by letter, the options in
@@ -61,8 +61,8 @@ class ModelOptions:
         standard, or muP.
       layers: Layer types by letter, one per block and repeated over the depth, e.g. "LLLG";
         `layer_types.L` says how blocks of type L differ. If empty, all blocks are alike.
-      distinct_blocks: Number of blocks with parameters of their own, which the other blocks share;
-        all blocks if None. ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the
+      distinct_blocks: Number of blocks that have their own parameters, which the other blocks
+        share; all blocks if None. ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the
         universal transformer have 1.
       sharing: Order of shared blocks: in a cycle (1 2 3 1 2 3) or in sequence (1 1 2 2 3 3); see
         Takase and Kiyono 2021, arXiv:2104.06022, section 2.

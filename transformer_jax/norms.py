@@ -126,7 +126,7 @@ NORMS = {
     "dynamic_tanh": f"{_VARIANTS}.norms:DynamicTanh",
     "none": NoNorm,
 }
-"""Norms by name: classes, or "module:Class" strings that are imported on use.
+"""Norms by name: classes, or "module:Class" strings that are imported when chosen.
 
 Each is constructed with use_bias.
 """

@@ -24,10 +24,10 @@ FINITE = Predicate(math.isfinite)
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Describes allowed values that bounds alone cannot describe.
+    """Description of allowed values, for types that bounds alone cannot describe.
 
     Attributes:
-      words: Allowed values in words.
+      words: Allowed values, as text.
       example: One allowed value, as written on the command line.
       names: Allowed names for completion, if they can be listed.
     """
@@ -39,7 +39,7 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """Marks an option whose value names an entry of a table, or user-defined code MODULE:NAME.
+    """Mark of an option whose value names an entry of a table, or user-defined code MODULE:NAME.
 
     Attributes:
       table: Location of the table: "module:NAME" within this package.
@@ -56,24 +56,24 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class UserDefined:
-    """Marks an option whose value may also be user-defined code, MODULE:NAME."""
+    """Mark of an option whose value may also be user-defined code, MODULE:NAME."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """Marks an option that affects only the initial values of parameters."""
+    """Mark of an option that affects only the initial values of parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """Marks a number that the compiled training step takes as an argument.
+    """Mark of a number that the compiled training step takes as an argument.
 
     Runs that differ only in such numbers share one program; see training/prepared.py.
     """
 
 
 def imported(place: str) -> Any:
-    """Returns the object at "module:NAME"."""
+    """Returns the object at "module:NAME"; raises InvalidInput if a package is not installed."""
     module, _, name = place.partition(":")
     try:
         return functools.reduce(getattr, name.split("."), importlib.import_module(module))
@@ -116,14 +116,14 @@ class FrozenOptions(dict):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "FrozenOptions":
-        """Returns frozen options made from a mapping; mappings inside it are frozen too."""
+        """Returns a mapping as frozen options; inner mappings are frozen, lists become tuples."""
         made = {k: cls.of(v) if isinstance(v, Mapping) else v for k, v in options.items()}
         return cls({k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
 
 
 @dataclasses.dataclass(frozen=True)
 class SameAs:
-    """A default that is the value of the option with this full key."""
+    """A default that is the value of a different option, named by its full key."""
 
     key: str
 

@@ -56,7 +56,7 @@ def load(choice: str, key: str) -> Any:
     file, module = own_file(choice), sys.modules.get(module_name)
     if file is None:
         path = f"{module_name.replace('.', '/')}.py"
-        raise InvalidInput(f"{key}={choice}: no file {path} here or on Python's path")
+        raise InvalidInput(f"{key}={choice}: no file {path} in this folder or on Python's path")
     if module is None:
         importlib.invalidate_caches()
         try:
@@ -67,7 +67,9 @@ def load(choice: str, key: str) -> Any:
             line = getattr(error, "lineno", None) or (frames[-1].lineno if frames else 1)
             raise InvalidInput(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if getattr(module, "__file__", None) != str(file):
-        raise InvalidInput(f"{key}={choice}: a module of that name is in use; rename {file}")
+        raise InvalidInput(
+            f"{key}={choice}: a different module of that name is already imported; rename {file}"
+        )
     found = getattr(module, name, None)
     # A name that the file only imports, e.g. a function that starts a shell, is refused.
     if found is None or getattr(found, "__module__", None) != module_name:
@@ -98,11 +100,12 @@ def frames_in(error: BaseException, *files: Path | None) -> list[traceback.Frame
 
 
 def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -> None:
-    """Raises LookupError if a function of this kind requires an argument that is not passed."""
+    """Raises LookupError if a metric or hook (`kind`) requires an argument not in `arguments`."""
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in arguments and parameter.default is parameter.empty:
             raise LookupError(
-                f"it wants {name}, which no {kind} gets{suggest(name, arguments)}; "
+                f"it requires the argument {name}, which no {kind} receives"
+                f"{suggest(name, arguments)}; "
                 f"expected some of {', '.join(arguments)}"
             )
 
@@ -125,12 +128,12 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
 
 
 def refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
-    """Raises InvalidInput if the module of a stored config's MODULE:NAME is not allowed."""
+    """Raises InvalidInput if the module of a stored config's MODULE:NAME is not in `allow`."""
     module = choice.partition(":")[0]
     if module not in allow:
         raise InvalidInput(
             f"{key}={choice}: this run uses its author's code, which needs your permission; "
-            f"if you trust it: --allow={module} (load_run(..., allow=['{module}']))"
+            f"if you trust it, give --allow={module} (load_run(..., allow=['{module}']))"
         )
 
 
@@ -187,7 +190,7 @@ def own_files(choice: str) -> list[Path]:
 
 
 def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
-    """Yields the imports in a file as parts of paths: modules, and names that may be modules."""
+    """Yields the imports in a file as lists of path parts: modules, and names that may be such."""
     package = file.relative_to(root).parent.parts
     try:
         tree = ast.parse(file.read_bytes())
@@ -214,6 +217,6 @@ def hashes_of(choices: Collection[str]) -> dict[str, str]:
 
 
 def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """Returns every MODULE:NAME of a stored run whose files have changed."""
+    """Returns each MODULE:NAME in a run's manifest whose hash differs from that in `now`."""
     stored = manifest.get("own_rows", {})
     return [choice for choice, digest in stored.items() if digest != now.get(choice)]

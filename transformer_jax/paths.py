@@ -6,7 +6,7 @@ import jax
 
 
 def path_text(path: tuple) -> str:
-    """Returns the path of a leaf as text, with / between its names."""
+    """Returns the path of a leaf as a string, with / between names."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -16,5 +16,5 @@ def by_path(tree: Any) -> dict[str, Any]:
 
 
 def begins(path: str, prefix: str) -> bool:
-    """Returns whether a path begins with whole names: block_1 does not begin block_11/attention."""
+    """Returns whether a path begins with the names in `prefix`: block_1 does not begin block_11."""
     return f"{path}/".startswith(f"{prefix}/")

@@ -26,7 +26,7 @@ _ACTIVE: "ContextVar[Sharding | None]" = ContextVar("sharding", default=None)
 
 @contextlib.contextmanager
 def sharded(sharding: "Sharding | None") -> Generator[None]:
-    """Divides the values of programs traced inside by a sharding; None does nothing."""
+    """Divides the values of programs traced in the context by a sharding, or not if None."""
     token = _ACTIVE.set(sharding)
     try:
         yield
@@ -35,7 +35,7 @@ def sharded(sharding: "Sharding | None") -> Generator[None]:
 
 
 def cut_at_site(name: str, value: Array) -> Array:
-    """Returns the value at a site, divided as the active sharding says, if there is one."""
+    """Returns the value at a site, divided using the active sharding if there is one."""
     active = _ACTIVE.get()
     if active is None:
         return value
@@ -75,7 +75,7 @@ def keep_everywhere(tree: Any) -> Any:
 
 
 def over_devices(function: Callable, *cuts: "Cuts") -> Callable:
-    """Returns a function that each device runs on its own part, for kernels that XLA cannot divide.
+    """Returns a function that runs `function` on each device's part, if XLA cannot divide it.
 
     Args:
       function: Function of arrays whose result on a part equals that part of the whole result.
@@ -157,7 +157,7 @@ def put(tree: Any, places: Any) -> Any:
     """Returns a tree of arrays on devices; each process provides its own parts.
 
     Args:
-      tree: NumPy or JAX arrays; one that a process holds whole is equal in all processes.
+      tree: NumPy or JAX arrays; an array that a process holds whole must be equal in all processes.
       places: A sharding for each array.
     """
 

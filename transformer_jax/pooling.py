@@ -1,4 +1,4 @@
-"""Poolings, which reduce the vectors of all positions to one vector."""
+"""Pooling, which reduces the vectors of all positions to one vector."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from transformer_jax.linear import Initializer
 
 
 class Pooling(Protocol):
-    """Interface of a pooling.
+    """Interface of all pooling classes.
 
     Attributes:
       adds_token: Whether the sequence must begin with a class token.
@@ -27,7 +27,7 @@ class Pooling(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FirstPlace(Pooling):
-    """The vector of the class token, the first one (Devlin et al. 2019, section 3)."""
+    """The vector of the class token, at the first position (Devlin et al. 2019, section 3)."""
 
     adds_token: ClassVar[bool] = True
 
@@ -40,7 +40,8 @@ class FirstPlace(Pooling):
 class LastPlace(Pooling):
     """The vector of the last position that is not padding (Radford et al. 2018, section 3.2).
 
-    In a model that reads from the left, it has read everything. 0 if everything is padding.
+    In a model that reads from left to right, this position has seen the whole input. The result is
+    0 if everything is padding.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -56,7 +57,7 @@ class LastPlace(Pooling):
 class MeanOfPlaces(Pooling):
     """The mean over all positions that are not padding (Reimers and Gurevych 2019, section 3).
 
-    0 if everything is padding. Sums are in float32 or wider.
+    The result is 0 if everything is padding. Sums are in float32 or wider.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -71,9 +72,9 @@ class MeanOfPlaces(Pooling):
 
 @dataclasses.dataclass(frozen=True)
 class LargestOfPlaces(Pooling):
-    """The maximum of each feature over the positions (Conneau et al. 2017, arXiv:1705.02364).
+    """The maximum of each feature over all positions that are not padding (Conneau et al. 2017).
 
-    0 if everything is padding.
+    arXiv:1705.02364. The result is 0 if everything is padding.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
@@ -93,7 +94,7 @@ POOLINGS = {
 
 
 def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
-    """Returns the pooling for a name or a class; raises ValueError for an unknown name."""
+    """Returns the Pooling for a name or a class; raises ValueError for an unknown name."""
     if not isinstance(choice, str):
         return choice()
     if choice not in POOLINGS:
@@ -102,7 +103,7 @@ def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
 
 
 class ClassToken(nn.Module):
-    """A learned vector before a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1)."""
+    """A learned vector put before a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1)."""
 
     embedding_init: Initializer = nn.initializers.normal(0.02)
 

@@ -75,7 +75,7 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
     """Rotates each pair of features (k, k + R/2) of the first R by its position's angle.
 
     Su et al. 2021, arXiv:2104.09864, equation 34, with the halves paired as in Llama and
-    GPT-NeoX; scores then depend only on the distance of two positions.
+    GPT-NeoX; scores then depend on positions only through their distance.
 
     Args:
       inputs: [..., H, L, K], queries or keys.
@@ -130,7 +130,7 @@ def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000
     Args:
       length: Number of positions, L.
       width: Number of features, D.
-      max_wavelength: Longest wavelength over 2 pi, in positions.
+      max_wavelength: Longest wavelength divided by 2 pi, in positions.
     Returns:
       [L, D] float32, values in [-1, 1].
     Raises:
@@ -167,10 +167,10 @@ class NoPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned vector for each absolute position (Gehring et al. 2017, section 3.1).
+    """Learned vectors, one added at each absolute position (Gehring et al. 2017, section 3.1).
 
     Attributes:
-      rms: Root mean square of the addition to the embeddings, initially if it is learned.
+      rms: Root mean square, before training, of the vectors added to the embeddings.
     """
 
     rms: InitialSize = 0.02
@@ -184,13 +184,13 @@ class LearnedPositions(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds the sinusoidal table, scaled to a root mean square; no parameters.
+    """The sinusoidal table, scaled to a root mean square and added to embeddings; no parameters.
 
     The unscaled table of the paper has a root mean square of sqrt(1/2).
 
     Attributes:
-      rms: Root mean square of the addition to the embeddings, initially if it is learned.
-      max_wavelength: Longest wavelength over 2 pi, in positions.
+      rms: Root mean square, before training, of the vectors added to the embeddings.
+      max_wavelength: Longest wavelength divided by 2 pi, in positions.
     """
 
     rms: Positive = 0.02
@@ -204,7 +204,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotates queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
+    """Rotation of queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
 
     There are three methods for contexts longer than those in training. `linear` divides the
     positions by the factor (Chen et al. 2023, arXiv:2306.15595, equation 4). `ntk` keeps the
@@ -214,7 +214,7 @@ class RotaryPositions(nn.Module):
     interpolates in between (Llama Team 2024, arXiv:2407.21783, as in its reference code).
 
     Attributes:
-      max_wavelength: Longest wavelength over 2 pi, in positions; the "base" or "theta".
+      max_wavelength: Longest wavelength divided by 2 pi, in positions; the "base" or "theta".
       fraction: Fraction of the features that are rotated, from the first on; 0.25 in GPT-NeoX.
       scaling: Method for contexts longer than those in training.
       factor: Ratio of the longer context's length to that in training.
@@ -243,8 +243,8 @@ class RotaryPositions(nn.Module):
         features = int(self.fraction * sizes.head_dim)
         if features % 2 or not features:
             raise ValueError(
-                f"head_dim: rotary positions turn pairs; {self.fraction} of {sizes.head_dim} "
-                f"features are {features}"
+                f"head_dim: rotary positions rotate pairs; expected an even number of features, "
+                f"got {features}, which is {self.fraction} of {sizes.head_dim}"
             )
         if self.scaling not in ("none", "linear", "ntk", "llama3"):
             raise ValueError(f"scaling: expected none, linear, ntk or llama3, got {self.scaling}")
@@ -279,4 +279,4 @@ POSITIONS = {
     "shaw": f"{_VARIANTS}.relative:ShawPositions",
     "contextual": f"{_VARIANTS}.relative:ContextualPositions",
 }
-"""Position encodings by name: classes, or "module:Class" strings that are imported on use."""
+"""Position encodings by name: classes, or "module:Class" strings that are imported when chosen."""

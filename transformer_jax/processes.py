@@ -22,10 +22,11 @@ _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 def join_processes() -> None:
     """Joins the other processes of a run, if the environment says that there are any.
 
-    It does so in Slurm (srun) with several tasks, on a TPU slice with several hosts, or by the
+    It does so in Slurm (srun) with several tasks, on a TPU slice with several hosts, or if the
     variables JAX_COORDINATOR_ADDRESS (HOST:PORT of the first process), JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID. A Slurm task takes all GPUs of its node if every node has one task; if not, it
-    takes one GPU, by its number, unless JAX_LOCAL_DEVICE_IDS is set. Call this before using jax.
+    JAX_PROCESS_ID are set. A Slurm task takes all GPUs of its node if every node has one task; if
+    not, it takes the GPU of its own number, unless JAX_LOCAL_DEVICE_IDS is set. Call this function
+    before using jax.
 
     Raises:
       InvalidInput: Only some of the three variables are set, or the other processes do not join.
@@ -35,7 +36,7 @@ def join_processes() -> None:
         return
     if variables and len(variables) < len(_MANUAL):
         missing = ", ".join(name for name in _MANUAL if name not in variables)
-        raise InvalidInput(f"{variables[0]}: several processes need {missing} too")
+        raise InvalidInput(f"{variables[0]} is set: for several processes, set {missing} too")
     arguments: dict[str, Any] = {}
     if variables:
         address, count, own = (os.environ[name] for name in _MANUAL)
@@ -62,7 +63,7 @@ def join_processes() -> None:
         )
     except (RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise InvalidInput(f"the processes of this run did not come together: {reason}") from error
+        raise InvalidInput(f"the processes of this run did not connect: {reason}") from error
 
 
 def are_several() -> bool:

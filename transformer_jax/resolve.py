@@ -1,7 +1,7 @@
-"""Checks of a flat config: full key -> value.
+"""Flat configs (full key -> value): their options, defaults and checks.
 
-A flat config holds the stated options. `completed` adds the defaults of all options that are read;
-`stated` removes values that equal their defaults.
+A flat config holds the stated options. `completed` adds the defaults of all other options that the
+chosen variants use; `stated` removes values that equal their defaults.
 """
 
 import functools
@@ -45,7 +45,7 @@ def letters_of(flat: Mapping[str, Any]) -> list[str]:
 
 
 def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
-    """Returns the flat config of a model whose blocks all have this layer type, if one is given."""
+    """Returns the flat config of a model whose blocks all have layer type `letter`, if given."""
     if letter is None:
         return dict(flat)
     plain = {key: split_type(key) for key in flat}
@@ -82,7 +82,7 @@ def _options_in(section: str, variant: Any) -> dict[str, Option]:
 
 
 def _chosen(flat: Mapping[str, Any], choosers: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yields (key, value) of these choices; model.architecture also with the one to match."""
+    """Yields (key, value) for each choice; for model.architecture, also the one to be matched."""
     for key in choosers:
         yield key, flat.get(key, DEFAULTS[key])
         if key == "model.architecture" and (matched := flat.get("model.match_parameters")):
@@ -158,7 +158,7 @@ def unread(flat: Mapping[str, Any]) -> dict[str, str]:
 
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a flat config with defaults added for all options that are read."""
+    """Returns a flat config, with defaults added for every option that the chosen variants use."""
     defaults = {key: option.default for key, option in options_read(flat).items()}
     whole = {**DEFAULTS, **defaults, **flat}
     return {key: whole[v.key] if isinstance(v, SameAs) else v for key, v in whole.items()}
@@ -226,7 +226,7 @@ def own_choices_of(flat: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
-    """Returns the message that a config has no such option, with the nearest one."""
+    """Returns the message that a config has no such option, with the nearest valid option."""
     (plain, letter), name = split_type(key), key.rpartition(".")[2]
     for chooser, choice in _chosen(of_type(flat, letter), _choosers_of(plain)):
         variant = find(choice) if is_user_defined(choice) else None
@@ -234,9 +234,11 @@ def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
             continue
         if name in inspect.signature(variant).parameters:
             return (
-                f"{key}: no option of {choice}, because of its type; give it one of "
+                f"{key}: this argument of {choice} is not an option; give it a type of "
                 "transformer_jax.options (Count, Share, ...) and a default"
             )
+        if name in getattr(variant, "__annotations__", {}):
+            return f"{key}: {choice} must be decorated with @dataclasses.dataclass(frozen=True)"
         options = variant_options(chooser, choice) or {}
         names = ", ".join(known.rpartition(".")[2] for known in options) or "none"
         return f"{key}: {choice} has no such option{suggest(key, options) or f'; it has {names}'}"
@@ -245,7 +247,7 @@ def unknown_key(key: str, flat: Mapping[str, Any]) -> str:
         return f"{key}: no such option{suggest(key, names)}"
     typed = [name.replace("model.", f"{_TYPES}{letter}.", 1) for name in names]
     near = suggest(key, [name for name in typed if split_type(name)[0] != name])
-    return f"{key}: no option that a type of layer has{near}"
+    return f"{key}: a type of layer has no such option{near}"
 
 
 def refused_value(key: str, value: Any, option: Option) -> str:

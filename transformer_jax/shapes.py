@@ -62,8 +62,8 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
     """Raises ValueError if an input is too long, or arrays [..., L] do not match it.
 
     Args:
-      max_length: Longest input.
-      tokens: [..., L], or embeddings in their place.
+      max_length: Maximum input length.
+      tokens: [..., L]; for vectors [..., L, F], one of their features.
       **alike: Arrays [..., L], or None, by name.
     Raises:
       ValueError: A length or shape is wrong; the message names the argument.

@@ -10,7 +10,7 @@ Devices are arranged in a mesh with four axes:
             arXiv:1909.08053)
   sequence  each device has some positions of the text, and gathers the keys and values of the rest
 
-The tables say how arrays are divided, models know nothing about it, and XLA's partitioner adds the
+Only these tables say how arrays are divided; models do not, and XLA's partitioner adds the
 communication (Xu et al. 2021, arXiv:2105.04663). So a mesh changes results only through the order
 of sums.
 """
@@ -65,7 +65,7 @@ SITE_CUTS: tuple[tuple[str, Cuts], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Division of arrays over a mesh.
+    """Rules for the division of arrays over a mesh.
 
     Attributes:
       parameters: Patterns of paths (re.search), and the axes that divide the last dimensions.
@@ -87,14 +87,14 @@ class Rules:
                 for cut in cuts:
                     if cut not in (None, ..., *_PARTS):
                         raise InvalidInput(
-                            f"Rules.{name}: {pattern}: no axis {cut!r}; expected one of "
+                            f"Rules.{name}: {pattern}: there is no axis {cut!r}; expected one of "
                             f"{', '.join(_PARTS)}, or None"
                         )
             object.__setattr__(self, name, rows)
 
 
 def default_rules() -> Rules:
-    """Returns the default tables, PARAMETER_CUTS and SITE_CUTS."""
+    """Returns rules with the default tables, PARAMETER_CUTS and SITE_CUTS."""
     return Rules()
 
 
@@ -104,7 +104,7 @@ class Sharding:
 
     Attributes:
       mesh: Devices along AXES.
-      rules: The tables.
+      rules: Tables of paths and sites.
     """
 
     mesh: Mesh
@@ -160,7 +160,7 @@ class Sharding:
         )
 
     def of_batch(self, batch: Any, axis: int) -> Any:
-        """Returns the sharding of each array in a batch before a program divides it.
+        """Returns the sharding with which each array of a batch enters a program.
 
         Arrays are divided into equal parts, or left whole if that is impossible.
 
@@ -174,7 +174,7 @@ class Sharding:
         )
 
     def rows_of_process(self, batch: Any) -> np.ndarray:
-        """Returns the row numbers of a batch [B, ...] on this process's devices, [R] int64."""
+        """Returns the numbers of the batch rows that this process's devices hold, [R] int64."""
         targets = batch["targets"]
         places = self.of_batch(targets, 0).addressable_devices_indices_map(np.shape(targets))
         numbers = np.arange(len(targets))
@@ -207,10 +207,11 @@ def make_sharding(
 
     Args:
       sizes: Sizes of AXES; one may be -1, which takes the remaining devices.
-      rules: The tables.
+      rules: Tables of paths and sites.
       devices: Devices to use; jax's if None.
     Raises:
-      InvalidInput: There are too few devices, or the sizes do not divide their number.
+      InvalidInput: There are too few devices, the sizes do not divide their number, or a run of
+        several processes would leave some devices unused.
     """
     devices = list(jax.devices() if devices is None else devices)
     product = math.prod(size for size in sizes.values() if size > 0)
@@ -218,19 +219,19 @@ def make_sharding(
     rest, over = divmod(len(devices), product)
     if -1 in sizes.values() and (over or not rest):
         raise InvalidInput(
-            f"{shown}: there {_are(devices)}, which {product} does not divide; expected a divisor"
+            f"{shown}: expected a divisor of the device count, got {product}; there {_are(devices)}"
         )
     shape = [rest if sizes[axis] == -1 else sizes[axis] for axis in AXES]
     count = math.prod(shape)
     if count > len(devices):
-        lines = [f"{shown}: it needs {count} devices, there {_are(devices)}"]
+        lines = [f"{shown}: the mesh needs {count} devices, but there {_are(devices)}"]
         if devices[0].platform == "cpu":
-            lines.append(f"to try it on a CPU: JAX_NUM_CPU_DEVICES={count} before the command")
+            lines.append(f"to try it on a CPU, put JAX_NUM_CPU_DEVICES={count} before the command")
         raise InvalidInput("\n".join(lines))
     if jax.process_count() > 1 and count < len(devices):
         raise InvalidInput(
             f"{shown or 'mesh.data=1'}: {jax.process_count()} processes have {len(devices)} "
-            "devices together; expected a mesh of all, mesh.data=-1 say"
+            "devices together; expected a mesh of all devices, such as mesh.data=-1"
         )
     if count == 1:
         return None

@@ -36,7 +36,7 @@ SITES = {
     "embedded": "[..., L, D]: input of the first block or recurrent layer",
     "block_*.attention.input": "[..., L, D]: input of attention, normalised in a pre-norm block",
     "block_*.attention.query": "[..., H, L, K]: queries, normalised and rotated",
-    "block_*.attention.key": "[..., G, M, K]: keys, likewise; with a cache, of the new tokens only",
+    "block_*.attention.key": "[..., G, M, K]: keys, likewise; with a cache, only of new tokens",
     "block_*.attention.value": "[..., G, M, V]: values",
     "block_*.attention.weights": "[..., H, L, M]: weight of value m for query l",
     "block_*.attention.mixed": "[..., H, L, V]: output of each head, before the output map",
@@ -49,14 +49,14 @@ SITES = {
     "block_*.cross_attention.mixed": "[..., H, L, V]",
     "block_*.cross_attention.out": "[..., L, D]",
     "block_*.mixer.input": "[..., L, D]: input of a mixer other than attention",
-    "block_*.mixer.out": "[..., L, D]: its output, before dropout and the residual connection",
+    "block_*.mixer.out": "[..., L, D]: output, before dropout and the residual connection",
     "block_*.feed_forward.input": "[..., L, D]",
     "block_*.feed_forward.hidden": "[..., L, F]: the last map's input; experts [..., L, E or k, F]",
     "block_*.feed_forward.out": "[..., L, D]: output, before dropout and the residual connection",
     "block_*.residual": "[..., L, D]: the residual stream after the block",
     "layer_*.out": "[..., L, D]: output of a recurrent layer; [..., L, 2 D] if bidirectional",
     "hidden": "[..., L, D]: after the last block and the final norm",
-    "pooled": "[..., D]: input of a classifier; [..., 2 D] of a bidirectional recurrent net",
+    "pooled": "[..., D]: input of a classifier; [..., 2 D] in a bidirectional recurrent network",
     "logits": "[..., L, V] or [..., C]",
 }
 
@@ -84,7 +84,7 @@ _BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule alre
 
 
 def site(module: nn.Module, name: str, value: Array) -> Array:
-    """Returns a value after naming it; called when it is ready, inside the module's call.
+    """Names a value inside the call of a module, and returns it after any interventions.
 
     Args:
       module: Module that computes the value; its path precedes the name.
@@ -108,20 +108,20 @@ def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
     """Names a value that the model itself does not use; it is computed only if it is read.
 
     Raises:
-      InvalidInput: An intervention names the value, which would have no effect. Patterns with `*`
-        in the value's own name are taken to mean other values.
+      InvalidInput: An intervention names the value, on which it would have no effect. Patterns
+        with `*` in the value's own name are taken to mean other values.
     """
     full = ".".join((*module.path, name))
     for active in _active.get():
         for pattern, _ in active.of(full):
             if "*" not in pattern.rpartition(".")[2]:
-                raise InvalidInput(f"{full}: this model makes it for show, and never uses it")
+                raise InvalidInput(f"{full}: this model only shows this value and never uses it")
     if module.is_mutable_collection("intermediates") and not module.is_initializing():
         _sow(module, name, make())
 
 
 def _sow(module: nn.Module, name: str, value: Array) -> None:
-    """Sows a value as flax does, but marks a name that a submodule has, which flax would refuse."""
+    """Sows a value as flax does, but marks a name that a submodule has and flax would refuse."""
     scope = module.scope
     assert scope is not None
     taken = scope.name_reserved(name, "intermediates")
@@ -131,7 +131,7 @@ def _sow(module: nn.Module, name: str, value: Array) -> None:
 
 
 def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the sown values by site; if a site was called twice, its last value."""
+    """Returns the sown values by site, the last one if a site was reached several times."""
     values = {}
     for path, leaf in jax.tree.leaves_with_path(intermediates):
         names = [str(part.key) for part in path if hasattr(part, "key")]
@@ -144,7 +144,7 @@ def _changed(full: str, value: Array, change: Intervention) -> Array:
     got = (getattr(new, "shape", type(new).__name__), getattr(new, "dtype", ""))
     if got != (value.shape, value.dtype):
         raise InvalidInput(
-            f"{full}: expected {value.dtype}{list(value.shape)} of the intervention, got "
+            f"{full}: expected {value.dtype}{list(value.shape)} from the intervention, got "
             f"{got[1]}{list(got[0]) if isinstance(got[0], tuple) else got[0]}"
         )
     return new
@@ -160,7 +160,7 @@ def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
     Args:
       changes: Functions from value to value, by name of a site; `*` stands for any part.
     Raises:
-      InvalidInput: A change is not a function, or no site with a given name was met.
+      InvalidInput: A change is not a function, or a name matched no site that was reached.
     """
     for pattern, change in changes.items():
         if not callable(change):
@@ -173,5 +173,6 @@ def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
         _active.reset(token)
     for pattern in changes.keys() - inside.met:
         raise InvalidInput(
-            f"{pattern}: no site of this name was met; what was compiled before is not traced again"
+            f"{pattern}: no site of this name was reached; functions that were compiled before are "
+            "not traced again"
         )

@@ -1,6 +1,6 @@
 """Exact statements, worked numbers and errata.
 
-Each check raises AssertionError if its statement is false, and else returns its observation.
+Each check raises AssertionError if its statement is false; otherwise it returns an observation.
 """
 
 import functools
@@ -29,12 +29,12 @@ from transformer_jax.training.objectives import cross_entropy
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:
-    """Returns normal numbers, always the same for a shape and a seed."""
+    """Returns standard normal numbers, which depend on shape and seed alone."""
     return jax.random.normal(jax.random.key(seed + math.prod(shape)), shape)
 
 
 def randomised(model, *arguments, **inputs):
-    """Returns initial parameters with noise, so that none is 0 or 1 by design."""
+    """Returns a model's initial parameters plus noise, so that none is 0 or 1 by design."""
     params = jax.jit(model.init)(jax.random.key(0), *arguments, **inputs)
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -46,17 +46,17 @@ def randomised(model, *arguments, **inputs):
 
 
 def apart_by(one, other) -> float:
-    """Returns the largest difference of two arrays."""
+    """Returns the largest absolute difference between two arrays."""
     return float(jnp.abs(jnp.asarray(one) - jnp.asarray(other)).max())
 
 
 def rounded(array, digits: int) -> str:
-    """Returns the text of a rounded array."""
+    """Returns a rounded array as text."""
     return str(np.round(np.asarray(array, float), digits).tolist())
 
 
 def same(one, other, within: float = 2e-5) -> str:
-    """Returns a description of how close two arrays are, or raises AssertionError if too far."""
+    """Returns how close two arrays are, as text; raises AssertionError beyond `within`."""
     apart = apart_by(one, other)
     assert apart <= within, f"apart by {apart:.2g}"
     return f"equal to {apart:.1g}" if apart else "equal to the last bit"
@@ -180,7 +180,7 @@ def a_lookup_is_a_product() -> str:
 
 
 def norms_and_feed_forward() -> str:
-    """Norms give mean 0 and deviation 1; feed-forward layers treat positions alone and alike."""
+    """Norms give mean 0 and deviation 1; feed-forward layers treat each position alone, alike."""
     inputs = 5 + 3 * draw(2, 6, 16)
     norm = LayerNorm(epsilon=1e-6)
     out = jnp.asarray(norm.apply(norm.init(jax.random.key(0), inputs), inputs))
@@ -228,7 +228,7 @@ def sinusoids_shift_by_a_rotation() -> str:
 
 
 def misprinted_sinusoids(length: int, width: int) -> jax.Array:
-    """Returns the table of (i / 10000)^(2k / d), as misprinted in notes that circulate."""
+    """Returns the sinusoids of (i / 10000)^(2k / d), a misprint in circulating notes."""
     angles = (jnp.arange(length)[:, None] / 10_000) ** (jnp.arange(0, width, 2) / width)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1).reshape(length, width)
 
@@ -292,7 +292,7 @@ WORKED = {
 
 
 class Erratum(NamedTuple):
-    """A slip, its correction, and a check that shows the difference (None: a slip in wording)."""
+    """A mistake, its correction, and a check that shows the difference (None: mere wording)."""
 
     circulates: str
     holds: str
@@ -364,7 +364,7 @@ ERRATA = (
     Erratum(
         "W_O^T = [W_O^(1) ... W_O^(H)], W_O in R^(d x H d_k)",
         "W_O is the vertical stack of the heads' matrices, [H d_v, d]; without it a head's output "
-        "has not the width of the residual",
+        "does not have the width of the residual",
         heads_add_up,
     ),
     Erratum(

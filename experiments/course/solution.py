@@ -1,7 +1,7 @@
-"""Checks a student's own attention, and names the mistake if there is one.
+"""Checks a student's own attention, and names the mistake if it is a common one.
 
-A solution is right if it agrees with the loops below. If it does not, it is compared with common
-mistakes, and the mistake that gives the same numbers is named.
+A solution is right if it agrees with the loops below. If it does not, it is compared with
+implementations of common mistakes, and the one that gives the same numbers is named.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ def attention(
 ) -> np.ndarray:
     """Returns one head's attention, softmax(Q K^T / sqrt(d_k)) V (Vaswani et al. 2017, equation 1).
 
-    From [L, K], [M, K], [M, V] and a mask [L, M], True = may attend, to [L, V].
+    Shapes: [L, K], [M, K], [M, V] and mask [L, M] -> [L, V]. True in the mask means may attend.
     """
     output = np.zeros((len(query), value.shape[1]))
     for i in range(len(query)):
@@ -66,7 +66,7 @@ def multi_head_attention(
     """Returns multi-head self-attention, Concat(Z^1 ... Z^H) W_O.
 
     Head h owns columns h K to (h + 1) K of the three projections [D, H * K], and the rows of W_O,
-    [H * K, D], with the same indices (Vaswani et al. 2017, section 3.2.2). From [L, D] to [L, D].
+    [H * K, D], with the same indices (Vaswani et al. 2017, section 3.2.2). [L, D] -> [L, D].
     """
     size = w_query.shape[1] // num_heads
     output = np.zeros((len(inputs), w_out.shape[1]))
@@ -100,7 +100,7 @@ def _attention(
     axis: int = -1,
     order: str = "before",
 ) -> np.ndarray:
-    """Returns attention with one thing changed; by default nothing is."""
+    """Returns attention with the mistake that a keyword argument selects; correct by default."""
     scores = query @ np.swapaxes(key, -1, -2) / divisor(query.shape[-1])
     if mask is not None:
         if order == "before":
@@ -136,7 +136,7 @@ _ONE_HEAD: dict[str, dict[str, Any]] = {
     "the mask is not used": {"order": "ignored"},
 }
 _SPLITS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "heads are split wrongly: [L, H * K] was reshaped to [H, L, K] at once, which mixes positions; "
+    "heads are split wrongly: reshaping [L, H * K] directly to [H, L, K] mixes positions; "
     "reshape to [L, H, K], then swap the first two axes": lambda flat, heads: flat.reshape(
         heads, len(flat), -1
     ),
@@ -144,9 +144,9 @@ _SPLITS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "(h + 1) K": lambda flat, heads: np.moveaxis(flat.reshape(len(flat), -1, heads), -1, 0),
 }
 _JOINS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "heads are joined wrongly: [H, L, K] was reshaped to [L, H * K] at once; swap the first two "
-    "axes before": lambda z: z.reshape(z.shape[1], -1),
-    "heads are averaged in place of concatenated": lambda z: np.tile(z.mean(0), (1, len(z))),
+    "heads are joined wrongly: [H, L, K] was reshaped to [L, H * K] directly; first swap the first "
+    "two axes": lambda z: z.reshape(z.shape[1], -1),
+    "heads are averaged instead of concatenated": lambda z: np.tile(z.mean(0), (1, len(z))),
 }
 
 
@@ -201,7 +201,7 @@ MISTAKES: dict[str, dict[str, Callable]] = {
         "the scale is that of all heads together: d_k is that of one head, K": (
             lambda *a: _many_heads(*a, whole_scale=True)
         ),
-        "there is one head: the softmax runs over the products of all features": (
+        "there is only one head: scores are products over all features": (
             lambda x, q, k, v, o, heads, *m: _many_heads(x, q, k, v, o, 1, *m)
         ),
         **{
@@ -216,14 +216,14 @@ MISTAKES: dict[str, dict[str, Callable]] = {
 
 
 class Case(NamedTuple):
-    """Arguments of one call, and what is special about them: "", "mask" or "large scores"."""
+    """Arguments of one call, and their special feature: "" (none), "mask" or "large scores"."""
 
     arguments: tuple
     kind: str = ""
 
 
 def _cases() -> dict[str, list[Case]]:
-    """Returns calls of each function: random, rectangular, with a mask, and with large scores."""
+    """Returns test cases by function: random arguments, also with a mask or with large scores."""
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape)  # noqa: E731
     mask = np.tril(np.ones((5, 5), bool))
@@ -242,7 +242,7 @@ def _cases() -> dict[str, list[Case]]:
 
 
 def check_solution(path: str | Path) -> list[Finding]:
-    """Returns findings on a file's `attention` and `multi_head_attention`, whichever it has.
+    """Returns findings on the functions `attention` and `multi_head_attention` in a file.
 
     Args:
       path: Path of the user's own Python file, which is executed.
@@ -280,7 +280,7 @@ def _load(path: Path) -> Any:
 
 
 def _check(name: str, function: Callable, cases: list[Case]) -> Finding:
-    """Returns the finding on a function; mistakes are searched for in calls with finite results."""
+    """Returns the finding on a function; mistakes are identified from calls with finite results."""
     want = [LOOPS[name](*case.arguments) for case in cases]
     got: list[np.ndarray] = []
     for case, right in zip(cases, want, strict=True):
@@ -307,14 +307,14 @@ def _check(name: str, function: Callable, cases: list[Case]) -> Finding:
 _NOT_FINITE = {
     "": "it gives NaN or infinity",
     "mask": "with a mask it gives NaN: 0 * (-inf) is NaN, so choose between score and -inf "
-    "(np.where) in place of a product",
+    "(np.where) instead of multiplying",
     "large scores": "large scores overflow: subtract each row's largest score before the "
     "exponential",
 }
 
 
 def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
-    """Returns the result of a call and "", or an empty array and the problem."""
+    """Returns the result of a call and "", or an empty array and a description of the problem."""
     copies = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     nothing = np.zeros(0)
     try:
@@ -331,7 +331,7 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
 
 
 def _named(name: str, cases: list[Case], got: list[np.ndarray]) -> str:
-    """Returns the message of the mistake that explains every call, or ""."""
+    """Returns the message for the mistake that reproduces every result, or "" if none does."""
     for message, mistake in MISTAKES[name].items():
         pairs = zip(cases, got, strict=True)
         if all(_same(_quietly(mistake, case.arguments), result) for case, result in pairs):

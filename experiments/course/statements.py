@@ -1,7 +1,7 @@
 """Statements from courses about transformers, with the checks and studies that decide them.
 
 An exact statement has a check (checks.py). A statistical one has claims: verdicts that committed
-studies would have to reach if the statement held. No outcome is written by hand.
+studies would have to reach if the statement held. Every outcome is computed.
 """
 
 import functools

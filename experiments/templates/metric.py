@@ -1,4 +1,4 @@
-"""A metric of my own, by which runs are scored."""
+"""A metric of my own: a score of runs."""
 
 import jax
 
@@ -9,12 +9,12 @@ _BEST = 3
 
 @metric("share of targets", larger_is_better=True)
 def mine(logits, targets, weights):
-    """Share of the targets that are among the three likeliest tokens, as a sum per example, [B].
+    """Returns each example's weighted number of targets among the three likeliest tokens, [B].
 
     Args:
-      logits: [B, ..., V]; arguments of one batch; transformer_jax/metrics.py lists others.
-      targets: [B, ...].
-      weights: [B, ...], 0 at targets that are not scored.
+      logits: Logits for a batch, [B, ..., V]; transformer_jax/metrics.py lists other arguments.
+      targets: Correct tokens or classes, [B, ...].
+      weights: Weights of the targets, [B, ...]; 0 if a target is not scored.
     """
     likeliest = jax.lax.top_k(logits, _BEST)[1]
     is_among = (likeliest == targets[..., None]).any(-1)

@@ -13,14 +13,14 @@ from transformer_jax.variants.running_sums import document_starts, segments_of_a
 
 
 class Mine(nn.Module):
-    """Running mean of the inputs so far, which each feature forgets at its own learned rate.
+    """Exponential moving average of the inputs, with a learned rate for each feature.
 
     Attributes:
-      use_bias: Whether the maps have a bias; every mixer gets this field and the next three.
-      kernel_init: Initial values of the kernel that reads.
-      out_init: Initial values of the kernel that writes.
+      use_bias: Whether the maps have a bias; every mixer receives this field and the next three.
+      kernel_init: Initial values of the input map's kernel.
+      out_init: Initial values of the output map's kernel.
       dtype: Dtype of the maps.
-      initial: Initial share that is kept from token to token; an option of the config.
+      initial: Initial share of the average that is kept at each token; an option of the config.
     """
 
     use_bias: bool = True

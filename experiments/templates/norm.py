@@ -10,7 +10,7 @@ class Mine(nn.Module):
     """Division by the mean absolute value: x / mean |x| * scale.
 
     Attributes:
-      use_bias: Whether the model has biases; every norm gets this field.
+      use_bias: Whether the model has biases; every norm receives this field.
       floor: Added to the mean; an option of the config.
     """
 

@@ -19,7 +19,7 @@ class Mine:
     coefficient: NonNegative = 1e-4
 
     def sums(self, hidden, project, targets, weights, key):
-        """Returns the sums of each example; `project` gives the logits of any part of `hidden`."""
+        """Returns sums for each example; `project` maps any part of `hidden` to logits."""
         logits = project(hidden)
         sums = sums_of(logits, targets, weights)
         fines = weights * jax.nn.logsumexp(logits, axis=-1) ** 2

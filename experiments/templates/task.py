@@ -16,9 +16,9 @@ class Mine(Task):
     """Sorting: read some numbers, then write them in ascending order.
 
     Attributes:
-      length: Tokens in an example; this and batch_size are the options with these names.
-      batch_size: Examples in a training batch.
-      symbols: How many different numbers there are; an option of my own, `data.symbols`.
+      length: Number of tokens in an example; length and batch_size are options of every config.
+      batch_size: Number of examples in a training batch.
+      symbols: Number of distinct numbers; an option of my own, `data.symbols`.
     """
 
     length: int
@@ -31,11 +31,11 @@ class Mine(Task):
         return {"vocab_size": self.symbols + 1}
 
     def batch(self, seed, step):
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which depends on `seed` and `step` alone."""
         return self._examples(step_generator(seed, step, "train"), self.batch_size)
 
     def evaluation_batches(self, split, batch_size):
-        """Yields a whole split in batches of one shape; padding rows have weight 0."""
+        """Yields a whole split in batches of the same shape; padding rows have weight 0."""
         whole = self._examples(step_generator(SPLITS.index(split), 0, "held"), _HELD)
         for rows, counts in batches_of(np.arange(_HELD), batch_size):
             yield {

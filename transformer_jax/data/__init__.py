@@ -1,5 +1,5 @@
-"""Data, from files to Batches, in numpy; nothing here depends on jax, models or training.
+"""Data pipeline from files to Batches, in numpy, independent of jax, models and training.
 
 A Batch, `{'inputs': {keyword arguments of the model}, 'targets': int, 'weights': float}`, is the
-only thing that data and models share.
+only value that data and models share.
 """

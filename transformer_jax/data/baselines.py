@@ -1,12 +1,12 @@
 """Simple methods such as n-grams; a model that does not beat them has not learned yet.
 
-Text: interpolated Kneser–Ney models of 1 to 6 tokens (see ngrams); masked tokens are predicted from
-the nearest tokens on both sides. Labels: the most frequent class; a linear model on pixels,
-vectors, or TF-IDF weights of tokens and pairs of neighbours (Wang and Manning 2012,
-aclanthology.org/P12-2018); for images and vectors the nearest neighbour (Cover and Hart 1967). The
-linear model is logistic regression with an L2 penalty, whose strength the validation split chooses.
-All methods use the training split, or the first 20 million tokens of a longer text, and are scored
-on the same targets as models.
+For text, they are interpolated Kneser–Ney models of 1 to 6 tokens (see ngrams); masked tokens are
+predicted from the nearest tokens on both sides. For labels, they are the most frequent class; a
+linear model on pixels, vectors, or TF-IDF weights of tokens and pairs of neighbours (Wang and
+Manning 2012, aclanthology.org/P12-2018); and, for images and vectors, the nearest neighbour (Cover
+and Hart 1967). The linear model is logistic regression with an L2 penalty, whose strength is chosen
+on the validation split. All methods use the training split, or the first 20 million tokens of a
+longer text, and are scored on the same targets as models.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -46,8 +46,8 @@ class Baselines(NamedTuple):
 def baselines_of(task: Task, steps: int) -> Baselines:
     """Fits and scores every simple method for a task.
 
-    Methods are known for tasks with a class for each example or a token at each position.
-    If a task's training split cannot be listed, `steps` training batches are read.
+    There are methods for tasks with a class for each example or a token at each position.
+    If a task's training split cannot be listed, up to `steps` training batches are read.
     """
     first = task.batch(0, 0)
     inputs, shape = first["inputs"], np.shape(first["targets"])
@@ -173,7 +173,7 @@ def _flat(inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], Any]:
-    """Returns a function from texts to sparse unit-length rows [N, F] of TF-IDF weights."""
+    """Fits TF-IDF weights; returns a function from inputs to sparse unit-length rows [N, F]."""
     from scipy import sparse
 
     def codes_of(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -209,7 +209,7 @@ _PAIRS = 1 << 24
 
 
 def _fitted(x: Any, labels: np.ndarray, classes: int) -> Iterator[np.ndarray]:
-    """Yields weights [F + 1, K] of least mean loss + strength / 2 |weights|^2 for each strength."""
+    """Yields, per strength, weights [F + 1, K] that minimise loss + strength / 2 |weights|^2."""
     from scipy import optimize, special
 
     count, width = x.shape
@@ -241,7 +241,7 @@ def _scores_of(weights: np.ndarray, x: Any, labels: np.ndarray) -> dict[str, flo
 
 
 def _nearest(queries: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Returns the row of `known` nearest to each query, by Euclidean distance."""
+    """Returns the index of the row of `known` nearest to each query, by Euclidean distance."""
     lengths = (known**2).sum(1)
     parts = range(0, len(queries), _ROWS)
     return np.concatenate(

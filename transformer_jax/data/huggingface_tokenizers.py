@@ -1,4 +1,4 @@
-"""Hugging Face forms of this package's tokenizers, for exported models."""
+"""Conversion of this package's tokenizers to Hugging Face tokenizers, for exported models."""
 
 import json
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from transformer_jax.errors import InvalidInput
 
 
 def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
-    """Returns a `tokenizers.Tokenizer` with the same tokens.
+    """Returns an equivalent `tokenizers.Tokenizer`.
 
-    Tokens can differ for texts that spell out a special token, e.g. "[MASK]", and, with a word
-    tokenizer, for words that end with a Greek capital.
+    Its tokens can differ for text that contains the name of a special token, e.g. "[MASK]", and,
+    for a word tokenizer, for words that end with a Greek capital.
 
     Args:
       tokenizer: An entry of TOKENIZERS, or a Hugging Face tokenizer.
-      template: Special tokens around a text, e.g. "{begin} $A {end}". They, and those for
-        padding and masks, are added if the tokenizer lacks them. None keeps the file's
-        own template.
+      template: Template of the special tokens around a text, e.g. "{begin} $A {end}". If it
+        names any, the special tokens that the tokenizer lacks are added, including padding and
+        mask. None keeps the tokenizer's own template.
     Raises:
-      InvalidInput: The tokenizer is user-defined.
+      InvalidInput: The tokenizer is user-defined, or added tokens would get different numbers.
     """
     library = tokenizers_library()
     made = _without_template(library, tokenizer)
@@ -41,8 +41,8 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
         moved = [name for name, number in numbers.items() if made.token_to_id(name) != number]
         if moved:
             raise InvalidInput(
-                "data.tokenizer: the numbers of its tokens have gaps, so that their library would "
-                f"number {', '.join(moved)} otherwise than the model does"
+                "data.tokenizer: its token numbers have gaps, so the package tokenizers would "
+                f"number {', '.join(moved)} differently from the model"
             )
     single = template.format(**names)
     second = f"$B:1 {names['end']}:1" if "end" in named else "$B:1"
@@ -55,7 +55,7 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the names of padding, begin, end and mask by purpose: the tokenizer's, or ours."""
+    """Returns each special token's name by purpose: the tokenizer's own, or else a default."""
     has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda _: None
     return {
         purpose: next((name for name in names if has(name) is not None), names[0])
@@ -92,7 +92,8 @@ def _without_template(library: Any, tokenizer: Tokenizer) -> Any:
     else:
         kind = type(tokenizer)
         raise InvalidInput(
-            f"data.tokenizer={kind.__module__}.{kind.__name__}: transformers does not know it"
+            f"data.tokenizer={kind.__module__}.{kind.__name__}: transformers does not have this "
+            "tokenizer; expected byte, char, word, bpe or a Hugging Face tokenizer"
         )
     return made
 

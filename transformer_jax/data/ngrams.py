@@ -1,4 +1,4 @@
-"""N-gram models, the baseline that every language model has to beat."""
+"""N-gram models, baselines that every language model has to beat."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ class _Order:
 
     contexts: np.ndarray  # ascending codes [C] of (first token, number of the remaining context)
     grams: np.ndarray  # ascending codes of (number of the context, last token)
-    counts: np.ndarray  # of each n-gram; below the longest order, of different tokens before it
+    counts: np.ndarray  # of each n-gram; below the longest order, of distinct tokens before it
     totals: np.ndarray  # sum of the counts after each context, [C]
-    kinds: np.ndarray  # number of different tokens after each context, [C]
+    kinds: np.ndarray  # number of distinct tokens after each context, [C]
     discount: float  # subtracted from each count
 
 
@@ -27,10 +27,10 @@ class NGrams:
     """Interpolated Kneser–Ney model (Kneser and Ney 1995; Chen and Goodman 1999, section 2.7).
 
     p(w | h) = max(c(h w) - D, 0) / c(h) + D N(h) / c(h) * p(w | h'), where h' is h without its
-    first token, and N(h) is the number of different tokens after h. A shorter n-gram is counted
-    once for each different token before it; the lowest order is 1 / V. D = n1 / (n1 + 2 n2) for
-    each order (Ney et al. 1994), where n1 and n2 n-grams were counted once and twice; D is 1/2 if
-    n1 is 0.
+    first token, and N(h) is the number of distinct tokens after h. Below the highest order, an
+    n-gram is counted once for each distinct token before it; below unigrams, the recursion ends in
+    the uniform distribution 1 / V. D = n1 / (n1 + 2 n2) for each order (Ney et al. 1994), where n1
+    and n2 are the numbers of n-grams counted once and twice; D is 1/2 if n1 is 0.
 
     `orders` holds the counts of n-grams of one token, two tokens, ...
     """
@@ -40,12 +40,12 @@ class NGrams:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, vocab_size: int) -> "list[NGrams]":
-        """Returns the models with the first order, the first two, ..., all available orders.
+        """Returns models of increasing order: unigram, bigram, ..., up to the longest available.
 
         Args:
           rows: [N, order] int: the context of each target, nearest token last, and then the
             target; NOTHING for missing tokens.
-          vocab_size: V.
+          vocab_size: Number of tokens, V.
         """
         count, order = rows.shape
         targets = rows[:, -1].astype(np.int64)
@@ -68,7 +68,7 @@ class NGrams:
             context = np.full(count, NOTHING)
             context[has_context] = numbers
             wider = context * vocab_size + targets
-            # Shorter n-grams are counted once for each different token before them.
+            # Shorter n-grams are counted once for each distinct token before them.
             _, one_of_each = np.unique(wider[has_context], return_index=True)
             grams, counts = np.unique(gram[has_context[one_of_each]], return_counts=True)
             shorter = (*shorter, _counted(contexts, grams, counts, vocab_size))
@@ -81,9 +81,9 @@ class NGrams:
         Args:
           contexts: Preceding tokens, [..., C] int, nearest last; those beyond the longest order,
             and those before NOTHING, are ignored.
-          targets: [...] int.
+          targets: Tokens to score, [...] int.
         Returns:
-          Negative numbers in nats, [...].
+          Log-probabilities in nats, [...].
         """
         probability = np.full(targets.shape, 1 / self.vocab_size)
         context = np.zeros(targets.shape, np.int64)
@@ -103,10 +103,10 @@ class NGrams:
 
 
 def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
-    """Returns rows for of_rows, [B, L, len(distances) + 1]: tokens near each target, and it.
+    """Returns the tokens near each target, then the target, [B, L, len(distances) + 1].
 
     Args:
-      batch: Tokens and targets, [B, L] int.
+      batch: Batch whose input tokens and targets are [B, L] int.
       distances: Offset of each token from the target's position in the inputs, nearest last.
     """
     tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
@@ -128,6 +128,6 @@ def _counted(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of each wanted key in the ascending keys, and whether it is one of them."""
+    """Returns the index of each wanted key in the ascending `keys`, and whether it is present."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted

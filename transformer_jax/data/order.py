@@ -1,4 +1,4 @@
-"""Data order and splits as functions: the examples of a batch, and the examples of each split."""
+"""Data order and splits, computed from seeds: the examples in each batch and in each split."""
 
 import functools
 import hashlib
@@ -13,9 +13,10 @@ _ROUNDS = 8  # of a Feistel network
 
 
 class Part(NamedTuple):
-    """A part of a training split, with its share of the examples to three digits.
+    """A source's part of the train split in a mixture, with the source's name.
 
-    `begin` is the index of its first token, and `count` the number of its tokens.
+    `share` is its fraction of the training windows, to three digits; `begin` is the index of its
+    first token, and `count` the number of its tokens.
     """
 
     name: str
@@ -27,11 +28,11 @@ class Part(NamedTuple):
 def example_order(
     seed: int, step: int, batch_size: int, num_examples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the examples in a step's batch and their epochs, by random access.
+    """Returns the examples in a step's batch and their epochs, without iterating up to the step.
 
-    Epoch e is a permutation of all examples, drawn from (seed, e) alone. Epochs follow each other
-    without a gap: every example occurs exactly once per epoch at any batch size, and a batch can
-    contain the end of one epoch and the start of the next.
+    Epoch e is a permutation of all examples that depends on (seed, e) alone. Epochs follow each
+    other without a gap: every example occurs exactly once per epoch at any batch size, and a batch
+    can contain the end of one epoch and the start of the next.
 
     Returns:
       Indices of the examples [B] int64, and the epoch of each, [B] int64.
@@ -40,19 +41,19 @@ def example_order(
 
 
 def numbers_of_step(step: int, batch_size: int) -> np.ndarray:
-    """Returns the indices of a batch's examples, counted over all epochs, [B] int64."""
+    """Returns the numbers of a step's examples, counted over all epochs, [B] int64."""
     return np.arange(step * batch_size, (step + 1) * batch_size)
 
 
 def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
-    """Returns the first positions of training windows in a text, [N] int64.
+    """Returns the start positions of training windows in a text, [N] int64.
 
     An epoch divides the text into windows on a grid and shuffles them. Fewer than 2 * length
     tokens are left over. The offset of the grid is drawn for each epoch, so that different tokens
-    are left out each time, and windows begin at different positions.
+    are left over each time, and windows begin at different positions.
 
-    `numbers` [N] int are the indices of the windows (see numbers_of_step). The text has
-    `num_places` tokens, and a window has `length`.
+    `numbers` [N] int are those of the windows, counted over all epochs; see numbers_of_step. The
+    text has `num_places` tokens, and a window has `length`.
     """
     num_windows = num_places // length - 1  # that fit at any offset of the grid
     windows, epochs = _in_epochs(seed, numbers, num_windows)
@@ -63,7 +64,7 @@ def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) 
 
 
 def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the examples with these indices, and the epoch of each, as example_order does."""
+    """Returns the example for each of `numbers` [N], and its epoch; see example_order."""
     epochs, places = np.divmod(numbers, num_examples)
     examples = np.empty(len(numbers), np.int64)
     for epoch in np.unique(epochs):
@@ -77,7 +78,7 @@ def _epoch_generator(seed: int, epoch: int) -> np.random.Generator:
 
 
 def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
-    """Returns the random generator of one step of a run; different purposes draw independently."""
+    """Returns a random generator for one step of a run, independent for each purpose."""
     return np.random.default_rng(np.random.SeedSequence((seed, step, *purpose.encode())))
 
 
@@ -90,9 +91,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> "np.ndarray | _Shu
 
 
 class _Shuffled:
-    """A permutation computed on the fly, for more numbers than fit in memory.
+    """Permutation of 0 to count - 1, computed on the fly, if it does not fit in memory.
 
-    A Feistel network over the next power of 4; results beyond the end pass through it again
+    It is a Feistel network over the next power of 4; results beyond the end pass through it again
     (Black and Rogaway 2002, CT-RSA, section 4).
     """
 
@@ -102,7 +103,7 @@ class _Shuffled:
         self._keys = random.integers(0, 2**64, _ROUNDS, np.uint64)
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """Returns the numbers at these places, [N] int -> [N] int64."""
+        """Returns the permuted numbers at `places`, [N] int -> [N] int64."""
         numbers = self._once(np.asarray(places, np.uint64))
         while (beyond := numbers >= self._count).any():
             numbers[beyond] = self._once(numbers[beyond])
@@ -117,14 +118,14 @@ class _Shuffled:
 
 
 def _scattered(numbers: np.ndarray) -> np.ndarray:
-    """Runs splitmix64's finalizer modulo 2^64 (Steele, Lea and Flood 2014, OOPSLA, figure 17)."""
+    """Returns splitmix64's finalizer modulo 2^64 (Steele, Lea, Flood 2014, OOPSLA, figure 17)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
 
 
 def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns batches of one shape: indices [B] and weights [B] float32.
+    """Returns batches of the same shape: pairs of indices [B] and weights [B] float32.
 
     The last batch is padded with repeats of its first index, which have weight 0.
     """
@@ -139,13 +140,13 @@ def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, n
 
 
 def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dict[str, np.ndarray]:
-    """Returns the ascending indices of each split's examples, drawn at random by key.
+    """Returns the indices of each split's examples, in ascending order, drawn at random by key.
 
     Examples with the same key stay together. For instance, a sentence with several translations,
     or a text that occurs twice in a file, is in one split only. A key's split depends on the key
-    and the seed alone, not on the order of the file, so added examples move no others.
+    and the seed alone, not on the order of the examples, so adding examples moves no others.
 
-    `shares` of train, validation and test sum to 1; splits have these shares up to chance.
+    `shares` of train, validation and test sum to 1; actual shares deviate from them by chance.
     """
     places = np.array([place_of(key, seed) for key in keys])
     edges = np.cumsum((0.0, *shares))
@@ -157,6 +158,6 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
 
 
 def place_of(key: str, seed: int) -> float:
-    """Returns a uniform number in [0, 1) that depends on a key and a seed."""
+    """Returns a pseudo-random number, uniform in [0, 1), that depends on a key and a seed alone."""
     digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""Special tokens: padding, begin, end and mask."""
+"""Special tokens for padding, begin, end and mask."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from transformer_jax.data.tokenizers import Tokenizer
 
 
 class Specials(NamedTuple):
-    """Numbers of the special tokens, and the size of the vocabulary with them.
+    """Numbers of the special tokens, and the size of the vocabulary that includes them.
 
     `padding` is hidden from models; `begin` and `end` serve as BERT's class token and separator.
     """

@@ -13,13 +13,13 @@ from transformer_jax.errors import InvalidInput
 
 
 class _LibraryTokenizer:
-    """A `tokenizers.Tokenizer`, stored in the library's own format."""
+    """Wrapper of a `tokenizers.Tokenizer`, which is stored in the library's own format."""
 
     _kind: ClassVar[str]
     _skips_special: ClassVar[bool]
 
     def __init__(self, model: Any) -> None:
-        """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
+        """Wraps a `tokenizers.Tokenizer`, and disables padding and truncation, as tasks do both."""
         self._model = model
         model.no_padding()
         model.no_truncation()
@@ -33,11 +33,11 @@ class _LibraryTokenizer:
         return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
 
     def to_json(self) -> dict:
-        """Returns the kind, and the library's own format under `model`."""
+        """Returns a dict with the kind, and the library's own JSON under `model`."""
         return {"kind": self._kind, "model": json.loads(self._model.to_str())}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the tokens, [N] int32, without special tokens.
+        """Returns the tokens of a text, [N] int32, without special tokens.
 
         Raises:
           InvalidInput: The tokenizer lacks a character; the message names it and its offset.
@@ -49,23 +49,23 @@ class _LibraryTokenizer:
             raise InvalidInput(f"text: {self._unknown(text)}") from error
 
     def _unknown(self, text: str) -> str:
-        """Returns a sentence about the first character that cannot be encoded."""
+        """Returns a message about the first character that cannot be encoded."""
         for offset, symbol in enumerate(text):
             try:
                 self._model.encode(symbol, add_special_tokens=False)
             except Exception:  # as in encode
                 named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
-                return f"{named} is not known to this tokenizer"
-        return "a part of it is not known to this tokenizer"
+                return f"{named} cannot be encoded by this tokenizer"
+        return "a part of the text cannot be encoded by this tokenizer"
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text; bytes that are not UTF-8 become the replacement character."""
+        """Returns the text of the tokens; invalid UTF-8 becomes the replacement character."""
         numbers = [int(token) for token in tokens]
         return self._model.decode(numbers, skip_special_tokens=self._skips_special)
 
 
 class BPETokenizer(_LibraryTokenizer):
-    """Byte-level byte-pair encoding (GPT-2's), trained and run by Hugging Face `tokenizers`."""
+    """Byte-level byte-pair encoding as in GPT-2, trained and run by Hugging Face `tokenizers`."""
 
     _kind, _skips_special = "bpe", False
 
@@ -98,7 +98,7 @@ def tokenizers_library() -> Any:
 
 
 class WordTokenizer(Stored):
-    """One token per word or punctuation mark, in lower case; rare ones are <unknown>.
+    """Tokenizer with a token per lower-case word or punctuation mark; rare ones are <unknown>.
 
     It is meant for models that start from word vectors. The first entry of the vocabulary stands
     for unknown words. Decoding joins the words with spaces.
@@ -114,13 +114,13 @@ class WordTokenizer(Stored):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "WordTokenizer":
-        """Returns a tokenizer of <unknown> and the most common words, at most vocab_size in all."""
+        """Returns a tokenizer of at most vocab_size tokens: <unknown> and the most common words."""
         counts = collections.Counter(word for text in texts for word in cls._split(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(["<unknown>", *ranked[: vocab_size - 1]])
 
     def to_json(self) -> dict:
-        """Returns the kind, and the vocabulary in order."""
+        """Returns a dict with the kind, and the vocabulary in order."""
         return {"kind": "word", "words": self.words}
 
     def encode(self, text: str) -> np.ndarray:
@@ -140,9 +140,9 @@ class WordTokenizer(Stored):
 def _bytes_of_tokens(model: Any) -> np.ndarray | None:
     """Returns each token's number of UTF-8 bytes, [V] int64, or None if decoding loses text.
 
-    Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes spaces as
-    U+2581 and unknown bytes as <0x0A>. Special tokens have no bytes. WordPiece loses case and
-    spaces.
+    Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes a space as
+    U+2581 and the bytes of unknown characters as e.g. <0x0A>. Special tokens have no bytes.
+    WordPiece loses case and spaces.
     """
     state = json.loads(model.to_str())
     decoder = state.get("decoder") or {}
@@ -164,12 +164,12 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
 
 
 class HuggingFaceTokenizer(_LibraryTokenizer):
-    """A tokenizer.json of Hugging Face `tokenizers`, as used by pretrained models."""
+    """Tokenizer from a tokenizer.json of Hugging Face, as used by pretrained models."""
 
     _kind, _skips_special = "huggingface", True
 
     def encode_whole(self, text: str) -> list[int]:
-        """Returns the tokens of a text with the special tokens that its model expects."""
+        """Returns the tokens of a text, with the special tokens that its tokenizer.json adds."""
         self.encode(text)  # refuses unknown characters
         return self._model.encode(text).ids
 
@@ -179,6 +179,6 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
 
     def number_of(self, *names: str) -> int | None:
-        """Returns the number of the first of these tokens that exists, or None."""
+        """Returns the number of the first of `names` that is a token, or None if none is."""
         found = [self._model.token_to_id(name) for name in names]
         return next((number for number in found if number is not None), None)

@@ -1,8 +1,8 @@
 """Tokenizers: bytes, characters, byte-pair encoding, words, and Hugging Face files.
 
 A tokenizer is made from text or from its own JSON. Bytes, characters and byte pairs are lossless:
-decode(encode(text)) == text, or encode raises InvalidInput. Word tokenizers, and some of Hugging
-Face, lose information, and the bytes of their tokens are unknown.
+decode(encode(text)) == text, or encode raises InvalidInput. Word tokenizers, and some Hugging Face
+tokenizers, lose information, so the bytes of their tokens are unknown.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
 
 
 class Stored:
-    """Base of tokenizers whose JSON holds their kind and the arguments of their class."""
+    """Base class of tokenizers whose JSON has their kind and the arguments of `__init__`."""
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
@@ -59,7 +59,7 @@ class Stored:
 
 
 class ByteTokenizer(Stored):
-    """One token per byte of UTF-8; the vocabulary always has 256 tokens."""
+    """Tokenizer with one token per UTF-8 byte; the vocabulary always has 256 tokens."""
 
     vocab_size = 256
     token_bytes = np.ones(256, np.int64)
@@ -70,20 +70,20 @@ class ByteTokenizer(Stored):
         return cls()
 
     def to_json(self) -> dict:
-        """Returns the kind alone, since there is no state."""
+        """Returns a dict with the kind alone, since there is no state."""
         return {"kind": "byte"}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the UTF-8 bytes, [N] int32."""
+        """Returns the UTF-8 bytes of a text as tokens, [N] int32."""
         return np.frombuffer(refuse_surrogates(text), np.uint8).astype(np.int32)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text; bytes that are not UTF-8 become the replacement character."""
+        """Returns the text of the tokens; invalid UTF-8 becomes the replacement character."""
         return bytes(int(token) for token in tokens).decode("utf-8", errors="replace")
 
 
 class CharTokenizer(Stored):
-    """One token per character (code point) of the training text, in sorted order."""
+    """Tokenizer with one token per distinct character (code point), in sorted order."""
 
     def __init__(self, symbols: str) -> None:
         self._symbols = np.array([ord(symbol) for symbol in symbols], np.uint32)
@@ -98,7 +98,7 @@ class CharTokenizer(Stored):
         return cls("".join(sorted(set(itertools.chain.from_iterable(texts)))))
 
     def to_json(self) -> dict:
-        """Returns the kind, and the vocabulary as one string."""
+        """Returns a dict with the kind, and the vocabulary as one string."""
         return {"kind": "char", "symbols": "".join(map(chr, self._symbols))}
 
     def encode(self, text: str) -> np.ndarray:
@@ -117,20 +117,20 @@ class CharTokenizer(Stored):
                 f"text: character {text[offset]!r} (U+{ord(text[offset]):04X}) at offset {offset} "
                 f"is not among the {self.vocab_size} characters that this tokenizer knows\n"
                 f"known: {self.to_json()['symbols']!r}\n"
-                "leave it out, or train with data.tokenizer=byte or bpe, which know every text"
+                "remove it, or train with data.tokenizer=byte or bpe, which can encode any text"
             )
         return self._order[slots].astype(np.int32)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the characters of the tokens."""
+        """Returns the text of the tokens."""
         return "".join(chr(self._symbols[int(token)]) for token in tokens)
 
 
 def refuse_surrogates(text: str) -> bytes:
-    """Returns the UTF-8 bytes of a text.
+    """Returns the UTF-8 bytes of a text without lone surrogates.
 
     Raises:
-      InvalidInput: The text has half of a surrogate pair, which UTF-8 cannot encode.
+      InvalidInput: The text contains half of a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         return text.encode("utf-8")
@@ -138,7 +138,7 @@ def refuse_surrogates(text: str) -> bytes:
         symbol = ord(text[error.start])
         raise InvalidInput(
             f"text: U+{symbol:04X} at offset {error.start} is half of a surrogate pair, "
-            "which UTF-8 cannot write; remove it"
+            "which UTF-8 cannot encode; remove it"
         ) from error
 
 
@@ -158,15 +158,15 @@ def make_tokenizer(
     vocab_size: int,
     whole: Callable[[], Iterable[str]] | None = None,
 ) -> Tokenizer:
-    """Returns the tokenizer that a config names.
+    """Returns the chosen tokenizer, which is trained or loaded if necessary.
 
     Args:
       choice: A name in TOKENIZERS or a user-defined class, which is then trained; the path of a
         tokenizer.json (a run's, or Hugging Face's) or of its folder; or a tokenizer.
       texts: Function that returns the training text.
-      vocab_size: Largest vocabulary of a trained tokenizer.
-      whole: Function that returns all text, for a character tokenizer: it must know every
-        character.
+      vocab_size: Maximum number of tokens of a trained tokenizer.
+      whole: Function that returns all text, from which a character tokenizer is made, since it
+        must know every character.
     Raises:
       InvalidInput: There is no such name or file.
     """
@@ -186,13 +186,13 @@ def make_tokenizer(
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """Returns the sha256 of the tokenizer's JSON."""
+    """Returns the sha256 of a tokenizer's JSON as a hexadecimal string."""
     canonical = json.dumps(tokenizer.to_json(), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def tokenizer_text(tokenizer: Tokenizer) -> str:
-    """Returns a tokenizer, built-in or user-defined, as JSON text for load_tokenizer."""
+    """Returns a built-in or user-defined tokenizer as the JSON text that load_tokenizer reads."""
     state, kind = tokenizer.to_json(), type(tokenizer)
     if state.get("kind") not in _KINDS:
         state = {"kind": f"{kind.__module__}:{kind.__name__}", "state": state}
@@ -200,9 +200,9 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
 
 
 def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
-    """Reads a file written by tokenizer_text, or a Hugging Face tokenizer.json.
+    """Returns the tokenizer in a file from tokenizer_text, or in a Hugging Face tokenizer.json.
 
-    `own` is the user-defined class that the file is allowed to name.
+    `own` is the only user-defined class that the file is allowed to name.
 
     Raises:
       InvalidInput: The file is missing or damaged, or contains no known tokenizer.

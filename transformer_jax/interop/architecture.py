@@ -53,11 +53,11 @@ class Architecture(NamedTuple):
       prefix: Prefix of their array names in the body, in a model with a head.
       heads: Prefixes of their array names outside the body.
       defaults: Default values of settings that their file may leave out.
-      required: Values that their settings must have, since our model has them built in.
+      required: Values that their settings must have, since our model allows no others.
       not_read: Names of arrays that our model does not use; * stands for any part.
       tied: Name of the array that a copy must equal, by name of the copy.
-      renames: Replacement of a part of an array's name, by regular expression.
-      sides: Their decoder setting by their encoder setting, for values that our model has once.
+      renames: Replacements in the names of arrays, by regular expression.
+      sides: Their decoder setting by their encoder setting, where our model has one value for both.
     """
 
     model: Any
@@ -83,7 +83,7 @@ class Architecture(NamedTuple):
             if decoder not in (None, encoder):
                 raise InvalidInput(
                     f"config.json: {encoder_key}={encoder} and {decoder_key}={decoder}: expected "
-                    "both sides alike"
+                    "the same value"
                 )
         return self.model.of(**{**_our_fields(settings, self.names), **self.fields(settings)})
 
@@ -101,7 +101,7 @@ class Architecture(NamedTuple):
         return {"model_type": self.model_type, **described, **self.settings(model)}
 
     def entries(self, model: Described) -> list[Entry]:
-        """Returns the entries of all arrays of a model."""
+        """Returns the entries for all arrays of a model of ours."""
         return entries_of(self.table(model), model.depth, model.use_bias)
 
 
@@ -154,7 +154,7 @@ def _our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def in_effect(model: Described, field: str) -> Any:
-    """Returns an option of a model, or the value that None stands for."""
+    """Returns an option of a model, or the value that applies if the option is None."""
     value = getattr(model, field)
     if value is not None:
         return value
@@ -171,24 +171,24 @@ def in_effect(model: Described, field: str) -> Any:
 
 
 def output_layer(model: Described) -> Table:
-    """Returns the table of a language model's output layer; {} if it is the embedding."""
+    """Returns the table of a language model's output layer; {} if the embedding serves as one."""
     return {} if model.tie_embeddings else {"output/kernel": ("lm_head.weight", TRANSPOSED)}
 
 
 def labels_of(count: int | None) -> dict[str, Any]:
-    """Returns their settings that name a number of classes; {} without classes."""
+    """Returns their settings that name `count` classes, LABEL_0 and so on; {} without classes."""
     names = {str(number): f"LABEL_{number}" for number in range(count or 0)}
     labels = {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}
     return labels if names else {}
 
 
 def num_labels(settings: Settings) -> int:
-    """Returns the number of classes in their config; 2 if it names none."""
+    """Returns the number of classes in their config; 2 if the config names none."""
     return len(settings.get("id2label") or {0: "", 1: ""})
 
 
 def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
-    """Returns the options of our rotary positions for their settings, from old or new files.
+    """Returns the options of our rotary positions for their settings, in old or new format.
 
     A `partial` rotation may leave out a fraction of the features.
     """
@@ -206,7 +206,11 @@ def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
             got = rope.get(name)
             raise InvalidInput(f"config.json: rope_type={kind}: {name}={got}: expected a number")
     if kind == "llama3" and not rope["low_freq_factor"] < rope["high_freq_factor"]:
-        raise InvalidInput("config.json: rope_type=llama3: low_freq_factor is not the lower one")
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        raise InvalidInput(
+            "config.json: rope_type=llama3: expected low_freq_factor below high_freq_factor, got "
+            f"{low} and {high}"
+        )
     return {
         "max_wavelength": float(rope["rope_theta"]),
         "fraction": float(rope["partial_rotary_factor"]) if partial else 1.0,

@@ -41,7 +41,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _rotation(settings: Settings, kind: str) -> dict[str, Any]:
-    """Returns the rotation of a kind of layer; old files state the global one as Llama's do."""
+    """Returns the rotation for a kind of layer; old files state the global one as in Llama."""
     rope = (settings.get("rope_parameters") or {}).get(kind)
     if rope is None:
         is_global = kind == "full_attention"

@@ -48,7 +48,7 @@ class Pretrained(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """Content of config.json, and our weights under their names."""
+    """Content of config.json, and our weights under Hugging Face's names."""
 
     config: dict[str, Any]
     state: dict[str, np.ndarray]
@@ -106,11 +106,11 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
-        raise InvalidInput(f"{origin}: {name}: expected one of {', '.join(ARCHITECTURES)}")
+        raise InvalidInput(f"{origin}: class {name}: expected one of {', '.join(ARCHITECTURES)}")
     row = ARCHITECTURES[name]
     for key, value in row.required.items():
         if key in settings and settings[key] != value:
-            raise InvalidInput(f"{origin}: {key}={settings[key]}: our model has {key}={value}")
+            raise InvalidInput(f"{origin}: config.json: {key}={settings[key]}: expected {value}")
     try:
         return name, with_sizes(row.make(settings))
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -129,7 +129,7 @@ def to_huggingface(
 ) -> Exported:
     """Returns our parameters with the names and layouts of Hugging Face transformers.
 
-    If only an architecture with biases or text types fits, these are written as zeros.
+    If only an architecture with biases or text types fits, zeros are written for those.
 
     Args:
       model: A Decoder, Encoder, VisionTransformer or EncoderDecoder that one of their
@@ -184,7 +184,7 @@ def _plain_names(
     origin: str,
     is_tied: bool | None,
 ) -> dict[str, np.ndarray]:
-    """Returns their state without prefixes, copies and unused arrays, with arrays renamed.
+    """Returns their arrays by plain name: no prefixes, copies or unused arrays; renames applied.
 
     A tied copy that a file leaves out is added if our model has it as a separate array.
     """
@@ -200,7 +200,7 @@ def _plain_names(
             plain.setdefault(copy, plain[original])
         elif copy in plain.keys() - expected and original in plain:
             if not np.array_equal(plain[copy], plain[original]):
-                raise InvalidInput(f"{origin}: {copy} differs from {original}; expected them tied")
+                raise InvalidInput(f"{origin}: {copy} differs from {original}, to which it is tied")
             del plain[copy]
     return plain
 
@@ -209,7 +209,7 @@ def _refuse_names(what: str, names: set[str], expected: set[str], origin: str) -
     missing, unknown = sorted(expected - names), sorted(names - expected)
     if missing or unknown:
         raise InvalidInput(
-            f"{origin}: {what} do not fit\n"
+            f"{origin}: names of {what} do not match\n"
             f"  missing ({len(missing)}): {_few(missing)}\n"
             f"  unknown ({len(unknown)}): {_few(unknown)}"
         )
@@ -237,19 +237,20 @@ def _refuse_shapes(model: Any, flat: Mapping[str, jax.Array], origin: str) -> No
         if path not in flat or flat[path].shape != shape
     ]
     if wrong:
-        raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
+        raise InvalidInput("\n".join([f"{origin}: arrays do not match config.json", *wrong[:6]]))
 
 
 def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
     """Returns the first architecture whose description of the model gives an equal model again.
 
     Returns:
-      Its name; and the model, with biases or text types added if only theirs have them.
+      The architecture's name, and the model, with biases or text types if only theirs have these.
     Raises:
       InvalidInput: No architecture fits.
     """
     if architecture is not None and architecture not in ARCHITECTURES:
-        raise InvalidInput(f"architecture={architecture}: expected one of {list(ARCHITECTURES)}")
+        allowed = ", ".join(ARCHITECTURES)
+        raise InvalidInput(f"architecture={architecture}: expected one of {allowed}")
     names = [architecture] if architecture else list(ARCHITECTURES)
     fitting = [name for name in names if isinstance(model, ARCHITECTURES[name].model)]
     if not fitting:
@@ -275,14 +276,14 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
     if refused and not found:
         raise refused
     closest = min(found, key=len)
-    lines = [f"  {field}: {ours} here, {theirs} there" for field, (ours, theirs) in closest.items()]
+    lines = [f"  {field}: {a} here, {b} if exported" for field, (a, b) in closest.items()]
     raise InvalidInput(
-        "\n".join([f"{fitting[0]} and the like cannot compute what this model does", *lines[:6]])
+        "\n".join(["no architecture computes this model; the closest differs in", *lines[:6]])
     )
 
 
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
-    """Returns the values, before and after, of the fields that an export and import change."""
+    """Returns the fields that export and import would change, with values before and after."""
     exported = row.make(row.describe(Described(model)))
     before, after = Described(model), Described(exported)
     has_types = bool(model.options.layers or exported.options.layers)
@@ -326,7 +327,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     load_file = _safetensors().load_file
     files = _files_of(folder)
     if not files:
-        raise InvalidInput(f"{folder}: no .safetensors file; torch's .bin files are not read")
+        raise InvalidInput(f"{folder}: no .safetensors file; .bin files are not supported")
     state: dict[str, np.ndarray] = {}
     for file in files:
         try:
@@ -340,7 +341,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Returns the weight files; those in the index, if there is one."""
+    """Returns the weight files of a folder; those in its index, if there is one."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         whole = folder / "model.safetensors"
@@ -356,7 +357,7 @@ def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -
     save_file = _safetensors().save_file
     if (folder / "config.json").exists() or any(folder.glob("*.safetensors")):
         raise InvalidInput(
-            f"{folder}: already contains config.json or weights; choose another folder"
+            f"{folder}: already contains config.json or weights; choose a different folder"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -368,7 +369,7 @@ def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -
 
 
 def _safetensors() -> Any:
-    require("safetensors", "reading and writing weights of Hugging Face", "huggingface")
+    require("safetensors", "reading and writing Hugging Face weights", "huggingface")
     import safetensors.numpy
 
     return safetensors.numpy

@@ -1,4 +1,4 @@
-"""Array layouts of this package (ours) and Hugging Face (theirs): pairs of inverse functions."""
+"""Array layouts of this package (ours) and Hugging Face (theirs), as pairs of inverse functions."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,13 +20,13 @@ TRANSPOSED = Layout(np.transpose, np.transpose)  # torch.nn.Linear keeps [out, i
 
 
 def leading_ones(count: int) -> Layout:
-    """Returns the layout if their array has `count` additional leading axes of size 1."""
+    """Returns the layout for arrays of theirs with `count` additional leading axes of size 1."""
     axes = tuple(range(count))
     return Layout(lambda array: np.squeeze(array, axes), lambda array: np.expand_dims(array, axes))
 
 
 def rows_from(first: int) -> Layout:
-    """Returns the layout if their array has `first` unused leading rows, which are written as 0."""
+    """Returns the layout for arrays of theirs with `first` unused leading rows, written as 0."""
     return Layout(
         lambda array: array[first:],
         lambda array: np.concatenate([np.zeros_like(array[:1]).repeat(first, 0), array]),
@@ -60,9 +60,9 @@ def interleaved_heads(num_heads: int) -> Layout:
 
 
 class Entry(NamedTuple):
-    """An array in our parameters and in their file.
+    """An array in their file, and the parameters of ours that it contains.
 
-    If it is several parameters of ours, they are concatenated along the last axis.
+    Several parameters of ours are concatenated along the last axis.
     """
 
     our_paths: tuple[str, ...]

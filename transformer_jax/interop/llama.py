@@ -38,7 +38,7 @@ def llama_fields(settings: Settings) -> dict[str, Any]:
 
 
 def llama_settings(model: Decoder) -> dict[str, Any]:
-    """Returns their settings for a Decoder, besides those in NAMES."""
+    """Returns Llama's settings for a Decoder, besides those in Architecture.names."""
     return {
         "attention_bias": False,
         "mlp_bias": False,

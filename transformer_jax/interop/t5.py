@@ -38,7 +38,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
     if their_activation != implied:
         raise InvalidInput(
             f"config.json: dense_act_fn={their_activation}: expected {implied}, as "
-            f"feed_forward_proj={projection} has"
+            f"feed_forward_proj={projection} implies"
         )
     return {
         "position": "t5",
@@ -71,7 +71,8 @@ def _settings(model: Encoder | EncoderDecoder) -> dict[str, Any]:
     chosen = (model.feed_forward, model.activation)
     names = [name for name, feed_forward in _FEED_FORWARDS.items() if feed_forward == chosen]
     if not names:
-        raise InvalidInput(f"feed_forward: expected one of {_FEED_FORWARDS}, got {chosen}")
+        pairs = ", ".join(map(str, _FEED_FORWARDS.values()))
+        raise InvalidInput(f"feed_forward, activation: expected one of {pairs}, got {chosen}")
     options = {"num_buckets": 32, "max_distance": 128, **model.position_options}
     return {
         "relative_attention_num_buckets": options["num_buckets"],

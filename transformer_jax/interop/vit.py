@@ -22,24 +22,24 @@ _NAMES = NAMES | {
 def _fields(settings: Settings) -> dict[str, Any]:
     patch_size, other = _sides(settings, "patch_size")
     if patch_size != other:
-        raise InvalidInput(f"config.json: patch_size={patch_size}, {other}: expected a square")
+        raise InvalidInput(f"config.json: patch_size={patch_size}, {other}: expected equal sides")
     image_shape = (*_sides(settings, "image_size"), settings["num_channels"])
     return {"image_shape": image_shape, "num_classes": 0, "patch_size": patch_size}
 
 
 def _sides(settings: Settings, name: str) -> tuple[int, int]:
-    """Returns height and width, which the config gives as one number or as two."""
+    """Returns height and width, which their config states as one integer or as two."""
     value = settings[name]
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise InvalidInput(f"config.json: {name}={value}: expected an integer, or two")
+        raise InvalidInput(f"config.json: {name}={value}: expected one integer or two")
     return sides
 
 
 def _settings(model: VisionTransformer) -> dict[str, Any]:
     height, width, channels = model.image_shape
     if height != width:
-        raise InvalidInput(f"image_shape: their ViT takes squares, got {height} x {width}")
+        raise InvalidInput(f"image_shape: expected square images for ViT, got {height} x {width}")
     return {
         "image_size": height,
         "num_channels": channels,

@@ -13,7 +13,7 @@ MODELS = {
     "recurrent_decoder": f"{_HERE}.recurrent:RecurrentDecoder",
     "recurrent_encoder": f"{_HERE}.recurrent:RecurrentEncoder",
 }
-"""Architectures by name, each as a "module:Class" that is imported when it is chosen."""
+"""Architectures by name: "module:Class" strings that are imported when chosen."""
 
 
 def __getattr__(name: str) -> Any:

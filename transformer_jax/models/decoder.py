@@ -53,7 +53,8 @@ class Decoder(Transformer):
             not see each other.
           positions: [..., L] int, each token's position in its document; 0 .. L-1 if None.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
+          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
+            logits.
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
@@ -67,7 +68,7 @@ class Decoder(Transformer):
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits for hidden vectors of any positions: [..., D] -> [..., V]."""
+        """Returns the logits for hidden vectors at any positions: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
         return site(self, "logits", read_out(self.scale_for_logits(hidden)))
 

@@ -15,7 +15,7 @@ _HOW = ("interpret", "computed", "block", "chunk")
 
 
 class Described:
-    """View of a model that has the options as attributes, e.g. `norm_epsilon`."""
+    """View of a model whose options are attributes, e.g. `norm_epsilon`."""
 
     def __init__(self, model: Any, options: ModelOptions | None = None) -> None:
         """Wraps a model, optionally with the options of one of its layer types."""
@@ -37,7 +37,7 @@ class Described:
 
 
 def attention_in_effect(options: ModelOptions) -> Any:
-    """Returns a model's variant of attention; "softmax" for variants that compute the same."""
+    """Returns a model's variant of attention; "softmax" for variants with the same results."""
     chosen = options.attention
     return "softmax" if chosen in _LIKE_SOFTMAX else chosen
 
@@ -46,7 +46,7 @@ def options_in_effect(options: ModelOptions, family: str) -> dict[str, Any]:
     """Returns the options of the variant chosen from a family, by name, including defaults.
 
     Options of initial values, and those that do not change the result, are left out: two models
-    that compute the same from the same parameters have the same options.
+    that compute the same function of the same parameters have the same options.
     """
     chosen = variant(options, family)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""The encoder, in which every position attends to every other."""
+"""The encoder, in which every position attends to all positions."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
@@ -51,7 +51,7 @@ class Encoder(Transformer, kw_only=True):
         if self.vocab_size is not None:
             self.token_embedding = self.make_embedding(self.vocab_size)
         elif self.num_classes is None:
-            raise ValueError("num_classes: expected 0 or more for inputs that are vectors")
+            raise ValueError("num_classes: expected 0 or more for vector inputs, got None")
         if self.num_classes:
             self.head = self.make_output(self.num_classes, use_bias=True)
         elif self.num_classes is None:
@@ -81,7 +81,8 @@ class Encoder(Transformer, kw_only=True):
           types: [..., L] int, type of the text that each token belongs to; 0 if None.
           positions: [..., L] int; 0 .. L-1 if None.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
+          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
+            logits.
         Returns:
           Logits [..., L, V] or [..., C]; or hidden vectors [..., L, D], or [..., D] if pooled.
         Raises:
@@ -91,7 +92,7 @@ class Encoder(Transformer, kw_only=True):
         alike = {"segments": segments, "types": types, "positions": positions}
         if self.vocab_size is not None:
             if tokens is None:
-                raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
+                raise ValueError("tokens: expected [..., L] int, got none, but vocab_size is set")
             check_tokens(self.max_length, tokens, **alike)
             embedded_LD = self.token_embedding(tokens)
         else:
@@ -123,10 +124,10 @@ class Encoder(Transformer, kw_only=True):
         return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits for any hidden vectors: [..., D] -> [..., V or C]; see `num_classes`.
+        """Returns the logits for any hidden vectors: [..., D] -> [..., V or C].
 
-        Token logits are computed as in BERT: a layer, an activation, a norm, then the tied
-        embedding and a bias.
+        If `num_classes` is 0, it returns `hidden`. Token logits are computed as in BERT: a layer,
+        an activation, a norm, then the tied embedding and a bias.
         """
         if self.num_classes == 0:
             return hidden

@@ -31,8 +31,8 @@ class EncoderDecoder(Transformer):
       scale_logits: Whether logits are divided by sqrt(width), as in T5, whose output layer is an
         unscaled embedding (Raffel et al. 2020, arXiv:1910.10683; their code).
       output_bias: Whether the logits have a bias, as in Marian and BART.
-      cross_attention: Whether the decoder attends to the source; False shows what cross-attention
-        is for.
+      cross_attention: Whether the decoder attends to the source; False shows the purpose of
+        cross-attention.
     """
 
     vocab_size: int
@@ -75,7 +75,7 @@ class EncoderDecoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the next-token logits at every target position.
+        """Returns the next-token logits, or hidden vectors, at every target position.
 
         Args:
           source: [..., M] int.
@@ -83,7 +83,8 @@ class EncoderDecoder(Transformer):
           source_segments: [..., M] int, 0 = padding.
           segments: [..., L] int, 0 = padding.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
+          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
+            logits.
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:
@@ -122,9 +123,9 @@ class EncoderDecoder(Transformer):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the next-token logits for an encoded source, which is the result of `encode`.
+        """Returns the next-token logits at every target position, given the result of `encode`.
 
-        The other arguments and the result are as in `__call__`.
+        `memory` is that result; the other arguments and the returned array are as in `__call__`.
         """
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding

@@ -27,7 +27,7 @@ def layer_list(
     for letter in options.layer_types:
         if letter not in set(pattern):
             raise ValueError(
-                f"layer_types: no block is {letter!r} in layers={pattern!r}; expected one of "
+                f"layer_types: no block has type {letter!r} in layers={pattern!r}; expected one of "
                 f"{', '.join(sorted(set(pattern))) or 'none'}"
             )
     letters = [pattern[block % len(pattern)] if pattern else "" for block in range(depth)]
@@ -36,13 +36,15 @@ def layer_list(
         owner = _owner(options, block)
         if letter != letters[owner]:
             raise ValueError(
-                f"distinct_blocks: block {block} of type {letter} would have the parameters of "
+                f"distinct_blocks: block {block} of type {letter} would share the parameters of "
                 f"block {owner}, of type {letters[owner]}, in layers={pattern}"
             )
         reads = () if skips is None else tuple(skips.reads(block, depth))
         for stream in reads:
             if not 0 <= stream < block:
-                raise ValueError(f"skips: block {block} reads stream {stream}, not an earlier one")
+                raise ValueError(
+                    f"skips: block {block} reads stream {stream}; expected streams below {block}"
+                )
         yield letter, by_letter[letter], owner, reads
 
 
@@ -50,7 +52,7 @@ def _options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
     """Returns the options of a model in which all blocks have the given layer type."""
     changes = options.layer_types.get(letter, {})
     if not isinstance(changes, Mapping):
-        raise ValueError(f"layer_types: {letter}: expected fields by name, got {changes!r}")
+        raise ValueError(f"layer_types: {letter}: expected a dict of fields, got {changes!r}")
     for field in changes:
         if field not in LAYER_FIELDS:
             raise ValueError(
@@ -66,7 +68,7 @@ def _options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
 
 
 def _owner(options: ModelOptions, block: int) -> int:
-    """Returns the number of the block whose parameters a block uses."""
+    """Returns the number of the block whose parameters the given block uses."""
     depth, distinct = options.depth, options.distinct_blocks
     if distinct is None:
         return block

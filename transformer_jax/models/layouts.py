@@ -33,7 +33,7 @@ def stack_blocks(tree: Any, unit: int) -> Any:
 
 
 def unstack_blocks(tree: Any) -> Any:
-    """Returns a tree from stack_blocks with separate blocks again; other trees are unchanged."""
+    """Returns a tree from stack_blocks with separate blocks; trees without stacks are unchanged."""
 
     def unstacked(node: Any) -> Any:
         if not (isinstance(node, dict) and "blocks" in node):

@@ -1,4 +1,4 @@
-"""Recurrent baselines, without attention, for the same tasks; they use flax's cells."""
+"""Recurrent models without attention, as baselines for transformers; they use flax's cells."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Self
@@ -125,7 +125,7 @@ class RecurrentDecoder(nn.Module):
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
-        """Returns the next-token logits at every position; the arguments are as in Decoder.
+        """Returns the next-token logits, or hidden vectors; the arguments are as in Decoder.
 
         Positions are ignored, since a recurrence depends on the order anyway. The state is reset
         where a document begins.
@@ -138,7 +138,7 @@ class RecurrentDecoder(nn.Module):
         check_tokens(self.max_length, tokens, segments=segments)
         reads_on = uses_cache(self)
         if segments is not None and reads_on:
-            raise ValueError("cache: it holds one text; give no segments")
+            raise ValueError("segments: expected none with a cache, which holds one text")
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedded_LD = self.token_embedding(tokens)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded_LD)
@@ -156,7 +156,7 @@ class RecurrentDecoder(nn.Module):
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
-        """Returns the logits for hidden vectors of any positions: [..., D] -> [..., V]."""
+        """Returns the logits for hidden vectors at any positions: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
         return site(self, "logits", read_out(hidden))
 
@@ -165,7 +165,7 @@ class RecurrentDecoder(nn.Module):
         return self.clone(**changes)
 
     def can_cache(self) -> bool:
-        """Returns True: a recurrent state stays valid when tokens follow; see Transformer."""
+        """Returns True: a recurrent state stays valid if tokens follow (Transformer.can_cache)."""
         return True
 
     def example_inputs(self) -> dict[str, Array]:
@@ -174,7 +174,7 @@ class RecurrentDecoder(nn.Module):
 
 
 class RecurrentEncoder(nn.Module, kw_only=True):
-    """A recurrent classifier: layers of cells over the whole input, a pooling, a linear head.
+    """A recurrent classifier: layers of cells over the whole input, pooling and a linear head.
 
     Attributes:
       vocab_size: Number of tokens in the vocabulary, V; None if the inputs are vectors.
@@ -236,8 +236,8 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         pooling = pooling_of(self.pooling)
         if pooling.adds_token:
             raise ValueError(
-                f"pooling: a recurrent net has no class token for {self.pooling}; expected last, "
-                "mean or max"
+                "pooling: a recurrent model has no class token; expected last, mean or max, got "
+                f"{self.pooling!r}"
             )
         hidden_LD = self._embed(tokens, vectors, types)
         check_tokens(self.max_length, hidden_LD[..., 0], segments=segments, types=types)
@@ -279,7 +279,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
                 raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
             return Linear(self.width, True, init, self.dtype, name="projection")(vectors)
         if tokens is None:
-            raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
+            raise ValueError("tokens: expected [..., L] int, got none, but vocab_size is set")
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
         sizes = (self.width, init, self.dtype)

@@ -16,16 +16,16 @@ import jax.numpy as jnp
 from jax import Array, errors
 
 from transformer_jax.attention import AttentionVariant, MultiHeadAttention
-from transformer_jax.blocks import Block, Carry, Context, ModuleFactory
+from transformer_jax.blocks import Block, Carry, Context
 from transformer_jax.cache import advance_cache, nan_on_overflow
 from transformer_jax.feedforward import no_feed_forward
 from transformer_jax.initialisation import Initializers, Standard
-from transformer_jax.linear import Initializer, Linear, TokenEmbedding, logits_layer
+from transformer_jax.linear import Initializer, Linear, ModuleFactory, TokenEmbedding, logits_layer
 from transformer_jax.masks import Full, Mask, Places, Unmasked, self_attention_rule
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import NoNorm
 from transformer_jax.options import FrozenOptions, Variant, entry_of
-from transformer_jax.positions import PositionTerms, Sizes, add_positions, of_queries
+from transformer_jax.positions import PositionTerms, Rotation, Sizes, add_positions, of_queries
 from transformer_jax.sites import site
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
@@ -112,7 +112,7 @@ def scaling(options: ModelOptions) -> Standard:
 
 
 def initializers(options: ModelOptions, side: str = "") -> Initializers:
-    """Returns the initializers, by purpose."""
+    """Returns the initialisers of embeddings and of each kind of kernel."""
     return made(
         options,
         "initialisation",
@@ -224,7 +224,7 @@ def _attention_variant(options: ModelOptions) -> ModuleFactory:
     chosen = variant(options, "attention")
     kind = getattr(chosen, "func", chosen)
     if not (isinstance(kind, type) and issubclass(kind, AttentionVariant)):
-        raise ValueError(f"attention: expected an AttentionVariant, got {kind!r}")
+        raise ValueError(f"attention: expected a subclass of AttentionVariant, got {kind!r}")
     return factory(options, "attention")
 
 
@@ -237,7 +237,7 @@ def mask_of(
       options: Options of a model whose blocks are all alike.
       positions: [..., L] int.
       causal: Whether no position may look ahead.
-      segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
+      segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
     """
     rule = self_attention_rule(variant(options, "mask"), own_options(options, "mask"), causal)
     if segments is None and type(rule) in (Full, Unmasked):
@@ -255,20 +255,6 @@ def is_causal(options: ModelOptions) -> bool:
 
     with jax.ensure_compile_time_eval():
         return all(map(hides_the_future, {spec.options for spec in block_specs(options)}))
-
-
-def can_cache(options: ModelOptions) -> bool:
-    """Returns whether the values at a position are certain to stay valid when tokens follow.
-
-    The masks must hide those tokens, and all variants must be this package's: a user-defined
-    feed-forward layer might mix positions, and there is no cache for that.
-    """
-    all_named = all(
-        isinstance(getattr(spec.options, family), str)
-        for spec in block_specs(options)
-        for family in FAMILIES
-    )
-    return all_named and is_causal(options)
 
 
 # ---------------------------------------------------------------- the modules
@@ -307,7 +293,7 @@ class Stack(nn.Module):
         Args:
           embedded: [..., L, D].
           positions: [..., L] int; None counts from 0, or from the end of a cache.
-          segments: [..., L] int; other segments and segment 0 are hidden. None hides nothing.
+          segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
           memory: Input of the blocks' cross-attention, [..., M, D], or None.
           memory_mask: [..., L, M] bool.
           train: Whether dropout is on.
@@ -328,7 +314,9 @@ class Stack(nn.Module):
             )
         if slot is not None and not is_causal(options):
             masks = ", ".join(sorted({repr(spec.options.mask) for spec in specs}))
-            raise ValueError(f"cache: in mask {masks} what is read sees what comes after it")
+            raise ValueError(
+                f"cache: expected a mask that hides later positions in every block, got {masks}"
+            )
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         terms = self._terms("positions", options, positions)
@@ -346,9 +334,11 @@ class Stack(nn.Module):
         try:
             hidden = self._run(specs, hidden, contexts, policy)
         except (errors.ConcretizationTypeError, errors.TracerIntegerConversionError) as error:
+            if policy is None and "blocks" not in self.variables.get("params", {}):
+                raise  # it is traced by the caller's own transformation
             raise ValueError(
                 "scan_layers, remat: a block branches in Python on a traced value, for example its "
-                "number; use jnp.where, or neither option"
+                "number; use jnp.where in the block, or neither of the two options"
             ) from error
         if _wiring(options).final_norm:
             hidden = norm_factory(options)(name="final_norm")(hidden)
@@ -386,7 +376,7 @@ class Stack(nn.Module):
             if any(spec.reads or spec.owner != number for number, spec in enumerate(specs)):
                 raise ValueError(
                     "scan_layers: blocks that share parameters or read earlier streams cannot be "
-                    "scanned; expected parameters of each block by itself"
+                    "scanned; expected separate parameters for each block"
                 )
             from transformer_jax.models.transformed import scan_units
 
@@ -418,6 +408,11 @@ class Stack(nn.Module):
             raise ValueError(
                 f"position: expected PositionTerms, got {type(terms).__name__}; return "
                 "PositionTerms(embedding=...), (rotation=...) or (bias=...)"
+            )
+        if not isinstance(terms.rotation, Rotation | None):
+            raise ValueError(
+                f"position: expected rotation=Rotation(cos, sin) with arrays [..., L, R/2], got "
+                f"{type(terms.rotation).__name__}"
             )
         return terms
 
@@ -457,7 +452,7 @@ class Stack(nn.Module):
                         raise ValueError(
                             f"layer_types: {letter}.position={options.position!r}: {position!r} is "
                             "added to the embeddings, once for all blocks; expected positions "
-                            "inside attention"
+                            "that act inside attention"
                         )
             mask = mask_of(options, positions, self.causal, segments)
             if slot is not None:
@@ -469,7 +464,7 @@ class Stack(nn.Module):
             contexts[letter] = dataclasses.replace(common, mask=mask, terms=own, sizes=sizes)
         if specs and acts_inside and not sharing:
             raise ValueError(
-                f"position: no layer has {self.options.position!r}; expected one that a layer has"
+                f"position: no layer uses {self.options.position!r}; expected one that a layer uses"
             )
         return contexts
 
@@ -496,7 +491,7 @@ class Transformer(nn.Module):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """Makes a model from options and fields by name: `Decoder.of(vocab_size=65, width=128)`.
+        """Returns a model with these options and fields: `Decoder.of(vocab_size=65, width=128)`.
 
         A variant is given by name, or as a class or a partial of one: position="rotary",
         position=RotaryPositions, or position=partial(RotaryPositions, fraction=0.5).
@@ -529,7 +524,7 @@ class Transformer(nn.Module):
         return TokenEmbedding(vocab_size, width, self.embedding_init, dtype, name=name)
 
     def make_output(self, features: int, use_bias: bool) -> Linear:
-        """Returns the map to logits, which sums in float32 or wider, whatever the dtype."""
+        """Returns the map to logits, which sums in float32 or wider for every dtype."""
         return logits_layer(features, use_bias, self.embedding_init, self.options.dtype)
 
     def scale_for_logits(self, hidden: Array) -> Array:
@@ -542,8 +537,17 @@ class Transformer(nn.Module):
         return is_causal(self.options)
 
     def can_cache(self) -> bool:
-        """Returns whether the values at a position are certain to stay valid when tokens follow."""
-        return can_cache(self.options)
+        """Returns whether the values at a position are certain to stay valid when tokens follow.
+
+        The masks must hide later tokens, and all variants must be this package's: a user-defined
+        feed-forward layer might mix positions, for which there is no cache.
+        """
+        all_named = all(
+            isinstance(getattr(spec.options, family), str)
+            for spec in block_specs(self.options)
+            for family in FAMILIES
+        )
+        return all_named and self.is_causal()
 
 
 def _divided(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,7 +9,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.blocks import Carry, Context, ModuleFactory
+from transformer_jax.blocks import Carry, Context
+from transformer_jax.linear import ModuleFactory
 
 
 def rematerialised(make: ModuleFactory, policy: Any, prevent_cse: bool) -> ModuleFactory:
@@ -33,7 +34,7 @@ def scan_units(
     hidden: Array,
     contexts: Mapping[str, Context],
 ) -> tuple[Array, Carry]:
-    """Applies `count` blocks, the repetitions of a unit of blocks, in one loop named `blocks`.
+    """Applies `count` blocks, as repetitions of a unit of blocks, in one loop named `blocks`.
 
     Args:
       makes: Factories of the blocks in the unit.

@@ -43,7 +43,7 @@ def variant_fields(variant: str) -> dict[str, int]:
     size, _, patch = variant.partition("/")
     if size not in VARIANTS or not patch.isdigit() or int(patch) < 1:
         raise ValueError(
-            f"variant: expected SIZE/PATCH, size one of {', '.join(VARIANTS)}, got {variant!r}"
+            f"variant: expected SIZE/PATCH with SIZE in {', '.join(VARIANTS)}, got {variant!r}"
         )
     names = ("width", "depth", "num_heads", "mlp_dim", "patch_size")
     return dict(zip(names, (*VARIANTS[size], int(patch)), strict=True))
@@ -57,7 +57,10 @@ def grid_of(shape: tuple[int, ...], patch_size: int) -> tuple[int, int]:
     """
     height, width = shape[-3:-1]
     if height % patch_size or width % patch_size:
-        raise ValueError(f"images: {height} x {width} pixels are not whole patches of {patch_size}")
+        raise ValueError(
+            f"images: expected height and width divisible by the patch size {patch_size}, got "
+            f"{height} x {width} pixels"
+        )
     return height // patch_size, width // patch_size
 
 
@@ -100,7 +103,7 @@ class VisionTransformer(Transformer, kw_only=True):
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"
 
     def __post_init__(self) -> None:
-        """Copies the variant's values into the fields."""
+        """Copies the values of the variant, if one is given, into the fields."""
         if self.variant is not None:
             sizes = variant_fields(self.variant)
             object.__setattr__(self, "patch_size", sizes.pop("patch_size"))
@@ -123,7 +126,8 @@ class VisionTransformer(Transformer, kw_only=True):
         Args:
           images: [..., height, width, channels] float, normalised.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return not logits but hidden vectors, the input of `project`.
+          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
+            logits.
         Returns:
           [..., C] float32 or wider, or pooled hidden vectors [..., D]. If num_classes is 0, hidden
           vectors [..., P, D], after that of the class token if there is one.

@@ -1,1 +1,1 @@
-"""Plans of a training step, compiled for devices that need not be present."""
+"""Plans of training steps, which are compiled for devices that need not be present."""

@@ -1,7 +1,7 @@
 """Devices that a training step can be compiled for, present or not.
 
-Memory is the part that a program may use. Bandwidths are the manufacturers' figures; rates are
-those in training.flops.
+Memory is the part that a program may use. For TPUs and GPUs by name, bandwidths are the
+manufacturers' figures, and rates are those in training.flops.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Device:
 
 
 def find_device(name: str) -> Device:
-    """Returns the device, or several linked ones, of this name: v5e, v5e:4x4, h100:8.
+    """Returns the device, or several linked devices, with a name such as v5e, v5e:4x4 or h100:8.
 
     Raises:
       InvalidInput: There is no device of this name, or its compiler is not installed.
@@ -81,7 +81,7 @@ def _tpu(name: str, generation: str, chips: str) -> Device:
     kind, alone, memory, bandwidth = _TPUS[generation]
     if not re.fullmatch(r"(\d+x)+\d+|", chips):
         raise InvalidInput(
-            f"--device={name}: expected chips by axes, for example {generation}:{alone}"
+            f"--device={name}: expected chips along each axis, for example {generation}:{alone}"
         )
     how: dict[str, Any] = {"topology_name": f"{generation}:{chips or alone}"}
     if chips in ("", alone):
@@ -94,7 +94,7 @@ def _tpu(name: str, generation: str, chips: str) -> Device:
 
 def _gpu(name: str, model: str, count: str) -> Device:
     kind, memory, bandwidth, chip, l2_cache = _GPUS[model]
-    number = _count(name, count, _LINKED, "of them, linked in one machine")
+    number = _count(name, count, _LINKED, "GPUs, linked in one machine")
     facts = {
         "threads_per_block_limit": 1024,
         "threads_per_warp": 32,
@@ -121,8 +121,8 @@ def _gpu(name: str, model: str, count: str) -> Device:
     targets = _topology(name, "cuda", topology=f"1x1x{number}", target_config=description)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     remark = (
-        f"jax takes {share:.0%} of its {memory / GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
-        "says otherwise; kernels are not tuned, as on the device they would be"
+        f"jax takes {share:.0%} of the {memory / GIB:.1f} GiB (XLA_PYTHON_CLIENT_MEM_FRACTION "
+        "changes this share); kernels are not tuned here, as they would be on the device"
     )
     shown = kind if number == 1 else f"{number} x {kind}"
     about = (int(share * memory), RATES[kind], bandwidth, targets, {}, remark)
@@ -130,19 +130,19 @@ def _gpu(name: str, model: str, count: str) -> Device:
 
 
 def _here(name: str, platform: str, count: str) -> Device:
-    """Returns a device of this machine, or several, with measured rates."""
+    """Returns one or several devices of this machine as a Device, with measured rates."""
     try:
         devices = tuple(jax.devices(platform))
     except RuntimeError as error:
-        raise InvalidInput(f"--device={platform}: jax sees none here") from error
+        raise InvalidInput(f"--device={platform}: jax finds no such device here") from error
     is_cpu = platform == "cpu"
-    more = "; JAX_NUM_CPU_DEVICES=8 before the command makes more" if is_cpu else ""
-    number = _count(name, count, len(devices), f"of them{more}")
+    more = "; for more, put JAX_NUM_CPU_DEVICES=8 before the command" if is_cpu else ""
+    number = _count(name, count, len(devices), f"devices{more}")
     memory = host_memory() // number if is_cpu else device_memory(devices[0])
     if memory is None:
         raise InvalidInput(
-            f"--device={platform}: it does not tell its memory; expected jax's own "
-            "allocator, without XLA_PYTHON_CLIENT_ALLOCATOR"
+            f"--device={platform}: the device does not report its memory; expected jax's own "
+            "allocator: unset XLA_PYTHON_CLIENT_ALLOCATOR"
         )
     side, nbytes = (1024, 256 << 20) if is_cpu else (8192, 1 << 30)
     shared = number if is_cpu else 1  # CPU devices share the cores
@@ -152,12 +152,12 @@ def _here(name: str, platform: str, count: str) -> Device:
         bandwidth = 2.0 * nbytes / read_and_write / shared
     several = f"{number} x " if number > 1 and not is_cpu else ""
     kind = f"this machine's {several}{devices[0].device_kind}"
-    remark = "rates are measured, those of this machine now"
+    remark = "rates were just measured on this machine"
     return Device(name, kind, memory, rates, bandwidth, devices[:number], {}, remark)
 
 
 def _count(name: str, text: str, most: int, of_what: str) -> int:
-    """Returns the number of devices in `--device=NAME:TEXT`; 1 if none is given."""
+    """Returns the number of devices in `--device=NAME:TEXT`; 1 if TEXT is empty."""
     number = int(text) if text.isdecimal() else int(not text)
     if not 1 <= number <= most:
         raise InvalidInput(f"--device={name}: expected 1 to {most} {of_what}")
@@ -165,7 +165,7 @@ def _count(name: str, text: str, most: int, of_what: str) -> int:
 
 
 def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
-    """Returns the devices of a topology; its compiler does not need such devices."""
+    """Returns the devices of a topology, as targets for a compiler; none need be present."""
     from jax.experimental import topologies
 
     try:
@@ -175,13 +175,13 @@ def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
             reason = str(error).partition("\n")[0]
             raise InvalidInput(f"--device={name}: its compiler failed: {reason[:200]}") from error
         raise InvalidInput(
-            f"--device={name}: its compiler is not installed: in a clone, pip install -e "
-            f"'.[train,{platform}]' in a separate environment"
+            f"--device={name}: its compiler is not installed; in a clone and a separate "
+            f"environment, run pip install -e '.[train,{platform}]'"
         ) from error
 
 
 def matrix_rate(dtype: str, size: int) -> float:
-    """Returns the measured FLOPs per second of a product of two matrices [size, size]."""
+    """Returns the measured FLOPs per second in a product of two matrices [size, size]."""
     matrix = jnp.ones((size, size), dtype)
     return 2.0 * size**3 / shortest(jax.jit(lambda a: a @ a), matrix)
 

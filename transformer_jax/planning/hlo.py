@@ -31,7 +31,7 @@ _OF_NAME = {
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """Arrays of one shape made by one module."""
+    """Arrays of the same shape that the same module makes."""
 
     nbytes: int  # of one array, including padding to the device's tiles
     shape: str  # dtype and lengths of the axes
@@ -82,7 +82,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _nbytes(array: re.Match) -> int:
-    """Returns the size of an array in main memory, padding included; 0 if it stays on the chip."""
+    """Returns the bytes of an array in main memory, with padding; 0 if it stays on the chip."""
     dtype, lengths, order, layout = array.groups(default="")
     if re.search(r"S\([1-46-9]\)", layout):  # 5 is the host's memory
         return 0
@@ -100,8 +100,8 @@ def _nbytes(array: re.Match) -> int:
 def _site_of(line: str) -> str:
     """Returns the module path of `op_name="jit(f)/while/body/transpose(jvp(Decoder))/block_0"`.
 
-    A fused operation has several names, `jit(advance)/(first:second)`; the result is the first,
-    with the number of the others.
+    A fused operation has several names, `jit(advance)/(first:second)`; the result is the path of
+    the first, with the number of other names.
     """
     match = re.search(r'op_name="([^"]*)"', line)
     op_name = match[1] if match else ""

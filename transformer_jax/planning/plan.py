@@ -1,4 +1,4 @@
-"""Resources of a config's training step on devices, according to their own compiler."""
+"""Resources that a config's training step needs on a device, according to its compiler."""
 
 import dataclasses
 import math
@@ -35,9 +35,9 @@ _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 class Plan:
     """Resources of one training step on a device, or on each of several.
 
-    `estimate`, the time of a step, is that of the roofline model (Williams et al. 2009): the larger
-    of `seconds`. It is too large if arrays stay in a cache; communication between devices is not
-    counted.
+    `estimate` is the time of a step in the roofline model (Williams et al. 2009): the larger of
+    `seconds`. The estimate is too large if arrays stay in a cache; communication between devices is
+    not counted.
     """
 
     device: str
@@ -78,11 +78,11 @@ def make_plan(
     allow: Collection[str] = (),
     steps: int = 0,
 ) -> Plan:
-    """Returns a plan of a config's training step, compiled for a device as a run would.
+    """Returns a plan of a config's training step, which is compiled for a device as in a run.
 
     The config has been checked and includes the `changes`, which the plan names. If `thorough`, the
-    compiler optimises as long as it does by default. If `steps` is not 0, steps are also taken,
-    which needs a device of this machine.
+    compiler uses its default options, not those for quick compilation. If `steps` is not 0, steps
+    are also taken, which needs a device of this machine.
 
     Raises:
       InvalidInput: The data is needed and missing, or the model cannot be made.
@@ -151,12 +151,12 @@ def make_plan(
 
 
 def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | None:
-    """Returns the compiler's count of the bytes of a step, with every repeat of a loop included.
+    """Returns the bytes that a step accesses: the compiler's count, scaled to all repeats of loops.
 
     The compiler counts the body of a loop once. Parts of an accumulated batch and scanned blocks
-    are loops, so the bytes are scaled by the ratio of all operations to those it counts, but at
-    most by the number of repeats of these loops. Returns None if it counts no bytes. `flops` is the
-    operations of one device's products in a step, with every repeat included.
+    are loops, so its count is multiplied by the ratio of all operations to counted operations, but
+    at most by the number of repeats of these loops. Returns None if the compiler counts no bytes.
+    `flops` is the number of operations in a step's products on one device, with all repeats.
     """
     analysis = compiled.cost_analysis() or {}
     accessed, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
@@ -170,10 +170,10 @@ def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | N
 
 
 def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> dict[str, Any]:
-    """Takes one step, then several calls of `steps` each, and returns measurements of the calls.
+    """Takes one step, then makes several calls of `steps` steps each; returns measurements.
 
-    `seconds` holds the seconds per step of each call. `memory` is the peak in bytes, or None if the
-    device does not report it or this process used more before.
+    `seconds` holds the seconds per step in each of these calls. `memory` is the peak in bytes, or
+    None if the device does not report a peak or this process used more before.
     """
 
     def most_held() -> int:
@@ -209,7 +209,7 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
 def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     """Returns a task over made-up text if the text that a config names is missing, else None.
 
-    A plan needs only shapes, and those of a text follow from the config.
+    A plan needs only shapes, and for a text these follow from the config.
 
     Raises:
       InvalidInput: The size of the vocabulary is unknown.
@@ -222,7 +222,7 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     if data.tokenizer not in sizes:
         raise InvalidInput(
             f"data.source={data.source}: no such file or folder; embedded text: "
-            f"{', '.join(EMBEDDED['text'])}\na plan without it needs data.tokenizer=bpe and its "
+            f"{', '.join(EMBEDDED['text'])}\nto plan without the text, set data.tokenizer=bpe and "
             "data.vocab_size"
         )
     length = math.ceil(4 * data.length / min(data.splits))

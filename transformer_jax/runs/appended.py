@@ -12,7 +12,7 @@ from transformer_jax.runs.files import inside
 
 
 def _is_torn(line: bytes) -> bool:
-    """Returns whether a line is an incomplete row, left by a write that was killed midway."""
+    """Returns whether a line is an incomplete row, left by a write that was interrupted."""
     rest = re.sub(r'"(?:\\.|[^"\\])*"', "", line.decode(errors="replace"))  # without its strings
     is_open = '"' in rest or rest.count("{") > rest.count("}")
     return not line.strip() or (rest.startswith("{") and is_open)
@@ -26,7 +26,7 @@ class AppendedRows:
         self._file = inside(folder, name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns all rows, oldest first, except a line that a killed write left incomplete.
+        """Returns all rows, oldest first, without lines that interrupted writes left incomplete.
 
         Raises:
           InvalidInput: A line is neither a row nor the beginning of one: the file is damaged.
@@ -41,15 +41,15 @@ class AppendedRows:
                     continue
                 row = None
             if not isinstance(row, dict):
-                raise InvalidInput(f"{self._file}, line {number}: expected a row as JSON")
+                raise InvalidInput(f"{self._file}, line {number}: expected a row as a JSON object")
             rows.append(row)
         return rows
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Appends a row in one write, and waits until it is on disk.
+        """Appends a row, and waits until it is on disk.
 
         Raises:
-          OSError: The disk is full; `rows` then leaves out the incomplete row.
+          OSError: The row was not written, e.g. on a full disk; `rows` leaves out partial rows.
         """
         torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
         line = "\n" * torn + json.dumps(row) + "\n"

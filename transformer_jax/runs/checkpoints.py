@@ -1,10 +1,10 @@
-"""Checkpoints that are complete or absent: orbax for the arrays, our own manifest for the rest.
+"""Checkpoints that are complete or absent: orbax stores the arrays, a manifest everything else.
 
     checkpoints/00000500/state/...       written by orbax
     checkpoints/00000500/manifest.json   step, shape and dtype of every leaf, sha256 of every file
 
-A checkpoint is written under a temporary name and renamed when it is complete, so a killed process
-leaves no incomplete one. Orbax silently restores a file with a flipped bit, casts a wrong dtype and
+A checkpoint is written under a temporary name and renamed when it is complete, so no killed process
+leaves an incomplete one. Orbax silently restores a file with a flipped bit, casts a wrong dtype and
 takes an empty stray folder for the newest step. So every file is hashed before it is trusted, every
 leaf is compared with the model's, and only folders with a manifest count.
 """
@@ -33,7 +33,7 @@ _FORMAT = 1
 
 
 class Restored(NamedTuple):
-    """A restored checkpoint: number of updates, and the state and plain data saved after them."""
+    """A restored checkpoint: the number of updates, and the state and plain data saved then."""
 
     step: int
     state: Any
@@ -78,7 +78,7 @@ class Checkpoints:
         return self._folder / f"{step:08d}"
 
     def tidy(self) -> None:
-        """Removes incomplete checkpoints, sets aside damaged ones and reports foreign files."""
+        """Removes incomplete checkpoints, sets aside damaged ones and reports unrelated files."""
         wait_for_all("nobody writes a checkpoint")
         if not is_first():
             return
@@ -104,8 +104,8 @@ class Checkpoints:
 
         Args:
           step: Number of updates so far.
-          state: Tree of arrays, which may be donated once this returns.
-          extra: Plain data for JSON.
+          state: Tree of arrays, which may be donated once this method returns.
+          extra: Plain data that JSON can represent.
         Raises:
           SaveFailed: The disk refused the write or a leaf is not finite, now or in the previous
             save. Nothing incomplete is left, and earlier checkpoints are intact.
@@ -209,7 +209,7 @@ class Checkpoints:
             self._try(self.settle)
 
     def restore(self, template: Any, read_only: bool = False) -> Restored | None:
-        """Returns the newest intact checkpoint, or None if there never was one.
+        """Returns the newest intact checkpoint, or None if there are none, intact or damaged.
 
         A damaged checkpoint is reported and set aside, and the previous one is tried.
 
@@ -219,7 +219,7 @@ class Checkpoints:
           read_only: Whether to leave damaged checkpoints in place.
         Raises:
           InvalidInput: There are checkpoints but none is intact, or the newest cannot be read or
-            does not fit the template.
+            does not match the template.
         """
         found = self.newest_whole(read_only) if is_first() else None
         step = agreed(-1 if found is None else found)
@@ -233,13 +233,16 @@ class Checkpoints:
         damaged = [entry for entry in entries(self._folder) if entry.name.startswith(DAMAGED)]
         if count := len(damaged) + len(self.steps()):
             raise InvalidInput(
-                f"{self._folder}: no checkpoint is whole, {count} are damaged\n"
-                "put a whole one back, or remove the folder to train again from the start"
+                f"{self._folder}: no checkpoint is intact; damaged: {count}\n"
+                "restore an intact one, or remove the folder to train again from the start"
             )
         return None
 
     def newest_whole(self, read_only: bool = True) -> int | None:
-        """Returns the step of the newest intact checkpoint, or None."""
+        """Returns the step of the newest intact checkpoint, or None if none is intact.
+
+        Damaged checkpoints are set aside, unless `read_only`.
+        """
         for step in reversed(self.steps()):
             path = self._of_step(step)
             damage = damage_of(path)
@@ -269,7 +272,7 @@ class Checkpoints:
 
 
 def damage_of(path: Path) -> str | None:
-    """Returns a description of the damage to a checkpoint, or None; reads every byte.
+    """Returns a description of the damage to a checkpoint, or None if intact; reads every byte.
 
     Raises:
       InvalidInput: The files cannot be read, or were written by a different version; they may be
@@ -292,7 +295,7 @@ def damage_of(path: Path) -> str | None:
 
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns shape, dtype and placement of an array to read, however it was placed before."""
+    """Returns the shape, dtype and placement with which to restore a leaf of the template."""
     sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
@@ -326,7 +329,7 @@ def _refuse_non_finite(step: int, state: Any) -> None:
             continue
         is_here = getattr(leaf, "is_fully_addressable", True)
         if not (np.isfinite(np.asarray(leaf)).all() if is_here else _all_finite(leaf)):
-            raise NonFiniteState(f"step {step}: {name} is not finite; the earlier checkpoints stay")
+            raise NonFiniteState(f"step {step}: {name} is not finite; earlier checkpoints are kept")
 
 
 def _refuse_other_leaves(path: Path, stored: dict, expected: dict) -> None:
@@ -343,7 +346,7 @@ def _refuse_other_leaves(path: Path, stored: dict, expected: dict) -> None:
     if lines:
         more = f" ({len(lines)} in all)" if len(lines) > 5 else ""
         raise InvalidInput(
-            "\n".join([f"{path}: its arrays do not fit this model{more}:", *lines[:5]])
+            "\n".join([f"{path}: its arrays do not match this model{more}:", *lines[:5]])
         )
 
 
@@ -370,7 +373,7 @@ def _read_manifest(path: Path) -> dict:
         raise ValueError("its own sha256 does not match")
     if manifest["format"] != _FORMAT:
         raise InvalidInput(
-            f"{path}: written in format {manifest['format']}, this version reads {_FORMAT}; "
+            f"{path}: written in format {manifest['format']}, but this version reads {_FORMAT}; "
             "use the version of transformer_jax that the run's manifest.json names"
         )
     return manifest
@@ -396,5 +399,5 @@ def _why_not_saved(folder: Path, step: int, size: int, error: Exception | None) 
         reason = str(error).split("\n")[0][:200] or type(error).__name__
     return (
         f"{folder}: the checkpoint of step {step} could not be written ({reason}); "
-        f"it needs about {size:,} bytes, {free:,} are free; the earlier checkpoints stay"
+        f"it needs about {size:,} bytes, {free:,} are free; earlier checkpoints are kept"
     )

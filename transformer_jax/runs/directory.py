@@ -52,7 +52,7 @@ class InUse(InvalidInput):
 
 
 class Status(NamedTuple):
-    """Content of STATUS: a word (see above), time (ISO 8601), updates so far, why it failed."""
+    """Content of STATUS: a word such as `done`, time (ISO 8601), updates, reason for a failure."""
 
     word: str = "missing"
     when: str = ""
@@ -61,7 +61,7 @@ class Status(NamedTuple):
 
 
 def parse_status(text: str) -> Status:
-    """Returns the Status in `WORD TIME step N REASON`, of which any part may be missing."""
+    """Parses `WORD TIME step N REASON`, of which any part may be missing."""
     word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
     return Status(word or "missing", when, int(step) if step.isdecimal() else 0, reason.strip())
 
@@ -93,10 +93,10 @@ class RunDirectory:
             may += ("hooks.",)
         if changed := configs.differences(stored, config, but=may):
             raise InvalidInput(
-                f"--workdir={self.path}: it holds a run with another config\n"
+                f"--workdir={self.path}: it holds a run with a different config\n"
                 + _listed(changed, "there", "now", 5)
-                + "choose another --workdir, give the same config to resume, or --extend to go on"
-                " with another one"
+                + "choose another --workdir, give the stored config to resume, or give --extend to "
+                "continue with the new config"
             )
 
     def refuse_foreign_checkpoint(self, step: int, extra: Mapping[str, Any]) -> None:
@@ -111,13 +111,15 @@ class RunDirectory:
             raise InvalidInput(
                 f"{origin}: it was saved with a different config from that of this run\n"
                 + _listed(changed, "when it was saved", "in config.json", 4)
-                + "restore what was copied or edited; another run's weights are taken by "
-                "initial.weights"
+                + "restore the files that were copied or edited; to start from another run's "
+                "weights give initial.weights"
             )
 
     @contextlib.contextmanager
     def failures_recorded(self) -> Generator[None]:
-        """Writes STATUS `failed` with the reason if the code inside fails; error.txt for faults.
+        """Writes `failed` and the reason to STATUS if the code inside raises an error.
+
+        The traceback of an unexpected error is written to error.txt.
 
         Raises:
           Stop: The run's own files could not be written, e.g. the disk is full.
@@ -137,8 +139,8 @@ class RunDirectory:
                 free = shutil.disk_usage(self.path).free
                 raise Stop(
                     f"{self.path}: the run's files could not be written ({error.strerror}, "
-                    f"{free:,} bytes free); its checkpoints stay\n"
-                    "make room, and the same command resumes"
+                    f"{free:,} bytes free); its checkpoints are kept\n"
+                    "free some space, then resume with the same command"
                 ) from error
             raise
 
@@ -147,15 +149,15 @@ class RunDirectory:
         """Locks the directory against other processes; the system frees the lock of a dead process.
 
         Raises:
-          InvalidInput: Another process is training here, or the folder, which `flag` named, is not
-            writable.
+          InvalidInput: Another process is training here, the folder, which `flag` named, is not
+            writable, or the system lacks fcntl.
         """
         try:
             import fcntl  # not needed to read runs, so systems may lack it
         except ImportError as error:
             raise InvalidInput(
-                "training locks its directory with fcntl, which this system does not have; "
-                "on Windows train in WSL; sample, evaluate and compare work here"
+                "training locks its directory with fcntl, which this system lacks; "
+                "on Windows, train in WSL; sample, evaluate and compare work here"
             ) from error
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -221,7 +223,7 @@ class RunDirectory:
     def tokenizer(self, allow: Collection[str] = ()) -> Tokenizer | None:
         """Returns the run's tokenizer, or None before its first launch or if there is no text.
 
-        `allow` are the user-defined modules that may be imported.
+        `allow` has the user-defined modules that may be imported.
         """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
@@ -246,7 +248,7 @@ class RunDirectory:
         except (OSError, UnicodeDecodeError) as error:
             why = str(error) if self.path.exists() else "no such folder"
             if (self.path / "study.json").exists():
-                why = "a study; its runs are its cells, see `runs ls`"
+                why = "it is a study, whose runs are its cells; see `runs ls`"
             others = self.path.parent.glob("*/config.json")
             near = suggest(self.path.name, [other.parent.name for other in others])
             raise InvalidInput(f"--workdir={self.path}: no run here: {why}{near}") from error
@@ -254,16 +256,16 @@ class RunDirectory:
     # ---- writing
 
     def write_status(self, word: str, reason: str = "") -> None:
-        """Replaces STATUS; its time is the heartbeat of the run."""
+        """Replaces STATUS; the time in it is the heartbeat of the run."""
         self._is_running |= word == "running"
         self.write_text("STATUS", f"{word} {now()} step {self.step} {reason}".rstrip() + "\n")
 
     def write_json(self, name: str, value: Any) -> Path:
-        """Replaces a JSON file."""
+        """Writes or replaces a JSON file of the run, and returns its path."""
         return write_json(self.path, name, value)
 
     def write_text(self, name: str, value: str) -> Path:
-        """Replaces a text file."""
+        """Writes or replaces a text file of the run, and returns its path."""
         return replace(self.path, name, value)
 
     def begin(
@@ -311,19 +313,19 @@ class RunDirectory:
         }
         if changed:
             raise InvalidInput(
-                f"--workdir={self.path}: the data changed since this run began\n"
+                f"--workdir={self.path}: the data has changed since this run began\n"
                 + _listed(changed, "there", "now", len(changed))
                 + "restore the data, or choose another --workdir"
             )
 
     def refuse_other_start(self, hashes: Mapping[str, str]) -> None:
-        """Raises InvalidInput if a run would restart from weights with different hashes."""
+        """Raises InvalidInput if initial weights have different hashes from the stored ones."""
         stored = self.manifest()["initial"]
         for option, digest in hashes.items():
             if stored.get(option) != digest:
                 raise InvalidInput(
-                    f"--workdir={self.path}: initial.{option} holds other weights than when this "
-                    "run began; choose another --workdir"
+                    f"--workdir={self.path}: initial.{option} holds different weights from those "
+                    "this run began with; restore them, or choose another --workdir"
                 )
 
     def refuse_other_numerics(self, goes_on: bool = False) -> None:
@@ -339,9 +341,9 @@ class RunDirectory:
             version = launch.get("numerics", version)
         if version != NUMERICS:
             raise InvalidInput(
-                f"--workdir={self.path}: it has version {version} of the numerics, this code "
-                f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"
-                "to go on all the same give --across_numerics; manifest.json names the old code"
+                f"--workdir={self.path}: it has version {version} of the numerics, but this "
+                f"code has {NUMERICS}: its result would differ from an uninterrupted run's\n"
+                "to continue anyway give --across_numerics; manifest.json names the old code"
             )
 
     def amend_launch(self, **facts: Any) -> None:
@@ -361,7 +363,7 @@ class RunDirectory:
             self.file(name).unlink(missing_ok=True)
 
     def cut_metrics(self, step: int) -> None:
-        """Drops rows after a step, so that a resumed run's curves have no zigzag.
+        """Drops rows of metrics.jsonl after a step, so that a resumed run repeats no steps.
 
         Incomplete lines are dropped too.
         """

@@ -73,16 +73,16 @@ def _refuse_links(path: Path) -> None:
         is_link = stat.S_ISLNK(mode)
         what = f"a link to {os.readlink(path)!r}" if is_link else "neither file nor folder"
         raise InvalidInput(
-            f"{path}: it is {what}, and what belongs to a run or a study lies in its own folder\n"
-            "remove it, or put a copy of the file there"
+            f"{path}: it is {what}, but the files of a run or a study must be in its own folder\n"
+            "remove it, or replace it with a copy of the file"
         )
 
 
 def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection[str]) -> None:
     """Raises InvalidInput if a folder for a new run or study (`what`) contains other files.
 
-    `flag` is the option that named the folder, which may be missing. Names in `allowed`, and names
-    that begin with a dot, may exist.
+    `flag` is the option that named the folder. The folder need not exist. Names in `allowed`, and
+    names that begin with a dot, are permitted.
     """
     try:
         names = os.listdir(folder)
@@ -90,12 +90,12 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
         return
     except OSError as error:
         is_file = isinstance(error, NotADirectoryError)
-        why = "there is a file of that name" if is_file else error.strerror
+        why = "this is a file; expected a folder" if is_file else error.strerror
         raise InvalidInput(f"{flag}={folder}: {why}") from error
     if foreign := [name for name in names if name not in allowed and not name.startswith(".")]:
         raise InvalidInput(
-            f"{flag}={folder}: the folder holds files but no {what} ({min(foreign)}); choose a new "
-            "or an empty one"
+            f"{flag}={folder}: it holds files that do not belong to a {what} ({min(foreign)}); "
+            "choose a new or an empty folder"
         )
 
 
@@ -132,18 +132,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parsed_object(text: str, path: Path) -> dict[str, Any]:
-    """Returns the object that a JSON text holds; raises InvalidInput if it holds none."""
+    """Returns the object in a JSON string; raises InvalidInput, naming `path`, without one."""
     try:
         content = json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"{path}: expected JSON: {error}") from error
     if not isinstance(content, dict):
-        raise InvalidInput(f"{path}: expected an object as JSON")
+        raise InvalidInput(f"{path}: expected a JSON object")
     return content
 
 
 def rows_of(text: str) -> Iterator[dict[str, Any]]:
-    """Yields the objects in the lines of a JSON Lines file; torn and invalid lines are left out."""
+    """Yields the objects in the lines of a JSON Lines string, leaving out incomplete lines."""
     for line in text.splitlines():
         try:
             row = json.loads(line)
@@ -154,12 +154,12 @@ def rows_of(text: str) -> Iterator[dict[str, Any]]:
 
 
 def write_json(folder: Path, name: str, value: Any) -> Path:
-    """Writes a value as a JSON file, as `replace` does, and returns its path."""
+    """Writes a value to a JSON file with `replace`, and returns the file's path."""
     return replace(folder, name, json.dumps(value, indent=1) + "\n")
 
 
 def replace(folder: Path, name: str, text: str) -> Path:
-    """Writes a file in a folder completely or not at all; returns its path (see `inside`)."""
+    """Writes a file in a folder, completely or not at all, and returns its path; see `inside`."""
     path = inside(folder, name)
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)

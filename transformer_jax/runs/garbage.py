@@ -31,10 +31,10 @@ class Garbage(NamedTuple):
 
 
 def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
-    """Returns the files and folders that can be deleted below a folder, except in running runs.
+    """Returns the files and folders that can be deleted below a folder, except in active runs.
 
-    If `checkpoints` is True, those of finished cells are included. Their scores, curves and
-    verdicts are kept, but the cells can no longer be loaded, sampled or evaluated.
+    If `checkpoints` is True, checkpoints of finished cells are included. The cells' scores, curves
+    and verdicts are kept, but the cells can no longer be loaded, sampled or evaluated.
 
     Raises:
       InvalidInput: There is no such folder.
@@ -49,7 +49,7 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
         if checkpoints and is_cell and state == "done":
             folder = run / "checkpoints"
             pieces = [garbage for garbage in pieces if garbage.path.parent != folder]
-            pieces += _piece(folder, "checkpoints of a cell that is done", run)
+            pieces += _piece(folder, "checkpoints of a finished cell", run)
     return pieces
 
 
@@ -86,7 +86,7 @@ def _left_over(run: Path) -> Iterator[Garbage]:
 
 
 def _piece(path: Path, why: str, run: Path) -> list[Garbage]:
-    """Returns a list of one file or folder as Garbage; [] if it is missing or contains a link."""
+    """Returns a file or folder as a list of one Garbage; [] if it is missing or contains a link."""
     with contextlib.suppress(InvalidInput, OSError):
         files = walk(path) if path.is_dir() else [path]
         if files and not path.is_symlink():

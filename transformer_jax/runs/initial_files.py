@@ -1,4 +1,4 @@
-"""The files that training starts from."""
+"""Fingerprints of the files that training starts from."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from transformer_jax.runs.files import entries, inside
 
 
 def fingerprint_of(initial: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns one sha256 of the files that training starts from for each option."""
+    """Returns, for each option that is not None, one sha256 of the files that it names."""
     hashes = {}
     for option, place in initial.items():
         if place is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.errors import Stop
 
-_SAID = b"\nstopping: what runs now is finished and saved; Ctrl-C once more ends at once\n"
+_SAID = b"\nstopping once the current work is finished and saved; Ctrl-C again ends immediately\n"
 _BEFORE_THE_LIMIT = getattr(signal, "SIGUSR2", None)  # Windows lacks it
 
 
@@ -20,10 +20,10 @@ class Interrupted(Stop):
 
 
 class StopSignal:
-    """Remembers SIGTERM, SIGINT or SIGUSR2 until the step is done.
+    """Context that remembers SIGTERM, SIGINT or SIGUSR2 until the current step is done.
 
-    A second SIGINT ends the process immediately. SIGUSR2 is sent before a time limit by submitit,
-    and by Slurm's --signal.
+    A second signal, if it is SIGINT, ends the process immediately. Before a time limit, submitit
+    and Slurm's --signal send SIGUSR2.
 
     Attributes:
       signal: Number of the received signal, or None.

@@ -59,7 +59,7 @@ def studies_in(root: Path) -> list[Path]:
 
 
 def facts_of(path: Path, root: Path) -> dict[str, Any]:
-    """Returns a run's flattened config, status and newest metrics, by key."""
+    """Returns a run's path below `root`, flat config, status and newest metrics, by key."""
     facts: dict[str, Any] = {"run": str(path.relative_to(root)) if path != root else "."}
     status = parse_status(_text(path, "STATUS"))
     has_died = status.word == "running" and (_age(status.when) > _STALE or _is_gone(path))
@@ -80,8 +80,6 @@ def _is_gone(path: Path) -> bool:
 
     Containers that share a host name and a folder, but do not see each other's processes, look dead
     to each other.
-
-    Containers that share a name and a folder, and do not see each other's processes, look dead.
     """
     lock = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
     try:
@@ -117,7 +115,7 @@ def _json(run: Path, name: str) -> dict[str, Any]:
 
 
 def _newest_metrics(run: Path) -> dict[str, Any]:
-    """Returns the newest value of each metric, from the end of the file until an evaluation."""
+    """Returns the newest value of each metric, read from the end of the file to an evaluation."""
     size = _READ_OF_METRICS
     while True:
         try:
@@ -137,7 +135,7 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
 
 
 def without_test(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row without scores of the test split, which continuing the run would outdate."""
+    """Returns a row without scores on the test split, which are outdated if the run continues."""
     return {key: value for key, value in row.items() if not key.startswith("test/")}
 
 
@@ -145,10 +143,10 @@ def without_test(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
-    """Parses KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
+    """Parses a filter KEY OPERATOR VALUE, e.g. `eval/loss<1.7` or `position=rotary`.
 
     Returns:
-      The key, and a function that tests a value of that key.
+      The key, and a function that tests a value for this key.
     Raises:
       InvalidInput: There is no operator, or no number after <, <=, > or >=.
     """
@@ -160,7 +158,7 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
     key, sign, wanted = match[1].strip(), match[2], match[3].strip()
     compare, is_order = _OPERATORS[sign], sign not in ("=", "!=")
     if is_order and not reads_as_number(wanted):
-        raise InvalidInput(f"{text}: expected a number behind {sign}, got {wanted!r}")
+        raise InvalidInput(f"{text}: expected a number after {sign}, got {wanted!r}")
 
     def passes(value: Any) -> bool:
         if value is None:
@@ -178,7 +176,7 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
 
 
 def reads_as_number(text: str) -> bool:
-    """Returns whether a text can be read as a number."""
+    """Returns whether a string can be read as a number."""
     try:
         float(text)
     except ValueError:
@@ -187,11 +185,11 @@ def reads_as_number(text: str) -> bool:
 
 
 def _full_key(key: str, names: Collection[str], text: str) -> str:
-    """Returns the key itself, or the least nested key that ends with it.
+    """Returns `key` if it is in `names`, or else the least nested name that ends with it.
 
     Raises:
-      InvalidInput: There is no such key, or there are several; `text` is the argument that gave the
-        key.
+      InvalidInput: There is no such name, or several; the message begins with `text`, the argument
+        that contained the key.
     """
     if key in names:
         return key
@@ -208,7 +206,7 @@ def _full_key(key: str, names: Collection[str], text: str) -> str:
 
 
 def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
-    """Returns the full keys of comma-separated columns; raises errors as `filtered` does."""
+    """Returns the full keys of comma-separated columns; raises the same errors as `filtered`."""
     names = dict.fromkeys(key for row in rows for key in row)
     keys = [key for key in columns.split(",") if key]
     return [_full_key(key, names, f"--columns={columns}") for key in keys] if rows else keys
@@ -221,7 +219,7 @@ def filtered(
 
     A key may be given by its last part if that is unambiguous. A run without the key does not pass.
 
-    The rows are sorted by the name of the run, or by the key `sort` (`-key` for descending).
+    The rows are sorted by the run's name, or by the key `sort` (`-KEY` sorts in descending order).
 
     Raises:
       InvalidInput: No run has the key, or it is ambiguous.
@@ -248,7 +246,7 @@ def filtered(
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the default columns: fixed ones, options in which the runs differ, and scores.
+    """Returns the keys of default columns: fixed ones, options that differ, and scores.
 
     Options of the model and the data come first; options that only some runs have come last.
     """

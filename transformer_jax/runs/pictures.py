@@ -17,10 +17,10 @@ _MARKERS = "os^Dv*XP"
 
 
 def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
-    """Draws the loss curves of rows of metrics.jsonl.
+    """Draws the loss curves in rows of metrics.jsonl.
 
     Returns:
-      The path, or the reason why there is no picture.
+      The path of the picture, or the reason why there is none.
     """
     try:
         loss_figure(rows).savefig(path, dpi=150)
@@ -30,7 +30,7 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
 
 
 def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Returns the loss curves of rows of metrics.jsonl as a matplotlib figure."""
+    """Returns a matplotlib figure of the loss curves in rows of metrics.jsonl."""
     return _figure([(rows, key, style) for key, style in _CURVES.items()], "loss (nats)")
 
 
@@ -51,8 +51,8 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
     """Draws attention weights: a row of panels per layer, a panel per head, a row per query.
 
     Args:
-      maps: Path of a layer -> weights [H, L, M], words of its queries [L] and words of its keys
-        [M].
+      maps: Path of a layer -> weights [H, L, M], the queries' tokens as text [L] and the keys'
+        tokens as text [M].
       path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights, _, _ in maps.values())

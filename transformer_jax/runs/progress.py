@@ -13,10 +13,10 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def in_a_line(values: Sequence[float | None]) -> str:
-    """Returns a line of at most 40 blocks, each for the mean of consecutive numbers.
+    """Returns a one-line chart of at most 40 blocks, each for the mean of consecutive values.
 
-    The first and last means follow. None and non-finite numbers are left out; the line is empty if
-    fewer than two are left.
+    The first and last means are appended. None and non-finite values are left out; the line is
+    empty if fewer than two values are left.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:
@@ -31,7 +31,7 @@ def in_a_line(values: Sequence[float | None]) -> str:
 
 
 class Progress:
-    """Reports the progress of a run. The estimated time left covers training steps only.
+    """Display of the progress of a run; the estimated time left covers training steps only.
 
     On a terminal the last lines are redrawn by rich: the current step, and below it the lines of
     `details`. Elsewhere (a file, a pipe, CI) a plain line is printed every few seconds, without
@@ -42,7 +42,7 @@ class Progress:
     """
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
-        """Writes to `stream`, or standard output if None."""
+        """Sets the stream to write to; None means standard output."""
         self._stream = stream or sys.stdout
         self._seconds = seconds_between_lines
         self._last_line = 0.0
@@ -83,7 +83,7 @@ class Progress:
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
         """Shows the updates so far and in total, the recent mean loss, the speed and the time left.
 
-        `loss` is in nats per target, `speed` includes its unit.
+        `loss` is in nats per target, and `speed` is text that includes the unit.
         """
         line = (
             f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "
@@ -98,7 +98,7 @@ class Progress:
             self._show(line)
 
     def close(self) -> None:
-        """Restores the terminal."""
+        """Ends the live display, which restores the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -108,7 +108,7 @@ class Progress:
         return self._stream.isatty()
 
     def _show(self, text: str) -> None:
-        """Redraws the live line, or prints a plain one."""
+        """Redraws the live lines on a terminal, or prints plain ones."""
         if not self._is_terminal:
             self.say(text)
             return
@@ -124,7 +124,7 @@ class Progress:
 
 
 class Silent(Progress):
-    """Shows nothing; for tests and for training from Python."""
+    """Progress that shows nothing, for tests and for training from Python."""
 
     def _show(self, text: str) -> None: ...
 

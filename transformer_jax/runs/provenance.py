@@ -29,8 +29,8 @@ _ENVIRONMENT = (
 def surroundings() -> tuple[dict, str]:
     """Returns the dependencies of a run besides its config, and the diff of the working tree.
 
-    The result is cached, since a process runs the code that it has imported. It contains only a
-    short list of environment variables, no remote address and no user name.
+    The result is cached, since a process keeps running the code that it imported. Of the
+    environment, it has only a short list of variables; it has no remote address and no user name.
     """
     import jax
 
@@ -72,7 +72,7 @@ def machine_name() -> str:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed, by name."""
+    """Returns the versions of the packages, by name; packages that are missing are left out."""
     versions = {}
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -93,6 +93,6 @@ def _git(*arguments: str) -> str:
 
 
 def command_line() -> str:
-    """Returns the command that the user typed, as far as it is known."""
+    """Reconstructs the command that started this process, as `python -m experiments.NAME ...`."""
     verb = Path(sys.argv[0]).stem
     return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])

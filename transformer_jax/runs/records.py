@@ -9,7 +9,7 @@ from transformer_jax.runs.progress import in_a_line
 
 
 def row_of_step(rows: list[dict], step: int) -> dict:
-    """Returns the last of the rows if it is of this step; otherwise appends a new one."""
+    """Returns the last row if it belongs to `step`; otherwise appends and returns a new one."""
     if not rows or rows[-1]["step"] != step:
         rows.append({"step": step})
     return rows[-1]
@@ -17,12 +17,12 @@ def row_of_step(rows: list[dict], step: int) -> dict:
 
 @dataclasses.dataclass
 class StepLog:
-    """Log of steps that makes a row after every few of them, with means since the last row.
+    """Log of training steps that makes a row every few steps, with means since the last row.
 
     Attributes:
       every: Steps between rows; the last step is always logged.
       last_step: The final step.
-      learning_rate: Function from the number of earlier updates to the rate of the next one.
+      learning_rate: Function from the number of earlier updates to the rate of the next update.
       counted: Unit of the throughput, e.g. "tokens".
       of_input: Function that returns the seconds for which the last step waited for its batch, and
         the seconds needed to make a batch.
@@ -61,9 +61,9 @@ class StepLog:
     ) -> list[dict]:
         """Adds steps and returns the rows that became due.
 
-        Losses (nats per target) and gradient norms are those of consecutive steps from `first`,
-        which counts from 1. A step took `seconds` for `count` units; `mfu` is its FLOPs
-        utilisation.
+        `losses` (nats per target) and `gradient_norms` are those of consecutive steps from number
+        `first` (the first step is 1). Each step took `seconds` for `count` units; `mfu` is the
+        model FLOPs utilisation.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

@@ -1,4 +1,4 @@
-"""Several processes of one run: they agree, fail together and write one folder.
+"""Coordination of the processes of one run, which agree, fail together and write one folder.
 
 All processes run the same code with the same files and make the same decisions. The first writes
 the run's directory, and the others write scratch copies of it. Only checkpoints are shared by all,
@@ -52,16 +52,16 @@ def _others_missed() -> Generator[None]:
             raise
         raise OtherProcessEnded(
             f"another process of this run has ended or cannot be reached: {reason}\n"
-            "start all of them again to go on from the last checkpoint"
+            "start all of them again to resume from the last checkpoint"
         ) from error
 
 
 @contextlib.contextmanager
 def _others_watched(say: Callable[[str], None]) -> Generator[None]:
-    """Ends this process, and tells `say` why, if another one is silent for SILENT_SECONDS.
+    """Ends this process, passing `say` the reason, if another is silent for SILENT_SECONDS.
 
-    jax would also end it, but later and with a trace of its own code. An operation over all devices
-    never returns if those of one host are gone.
+    jax would also end this process, but later and with a trace of jax's own code. An operation over
+    all devices never returns if those of one host are gone.
     """
     client: Any = multihost_utils.distributed.global_state.client  # has no public name
     if jax.process_count() == 1 or client is None:
@@ -101,7 +101,7 @@ def _others_watched(say: Callable[[str], None]) -> Generator[None]:
 
 
 def refuse_other(what: str, text: str) -> None:
-    """Raises InvalidInput, naming `what`, in all processes unless their texts are the same."""
+    """Raises InvalidInput, naming `what`, in all processes unless all have the same `text`."""
     own = zlib.crc32(text.encode()) & 0x7FFFFFFF
     if largest(own) != -largest(-own):
         raise InvalidInput(
@@ -135,8 +135,8 @@ class Barriers:
     def any(self, flag: bool) -> bool:
         """Returns whether a flag is set in any process.
 
-        Messages use the service of the first process and no device, so that one thread may ask
-        while another computes.
+        The flags are exchanged through the first process's key-value service, not through devices,
+        so that one thread may ask while another computes.
         """
         client: Any = multihost_utils.distributed.global_state.client
         question = f"{self._name}/{next(self._questions)}"
@@ -151,7 +151,10 @@ class Barriers:
 
 
 class _Scratch(RunDirectory):
-    """A copy of a run's small files, with the run's own checkpoints."""
+    """A scratch copy of a run's small files, for a process that is not the first.
+
+    The run's checkpoints are shared, since every process writes a part of them.
+    """
 
     def __init__(self, path: Path, shared: RunDirectory) -> None:
         super().__init__(path)
@@ -163,7 +166,7 @@ class _Scratch(RunDirectory):
 
 @contextlib.contextmanager
 def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[RunDirectory]:
-    """Yields this process's directory: the run's own for the first process, otherwise a copy.
+    """Yields this process's directory: the run's own for the first process, else a scratch copy.
 
     While the context is open, each process ends if another one does.
 
@@ -207,6 +210,6 @@ def _refuse_other_folder(shared: RunDirectory) -> None:
     wait_for_all("there is a mark in the folder")
     files = [mark, *map(shared.file, _READ)]
     seen = [(file.name, file.read_bytes()) for file in files if file.is_file()]
-    refuse_other(f"folders behind --workdir={shared.path}", repr(seen))
+    refuse_other(f"folders at --workdir={shared.path}", repr(seen))
     if is_first():
         mark.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Writers of metrics for experiment trackers, besides metrics.jsonl, which is always written."""
+"""Writers that send metrics to experiment trackers, in addition to metrics.jsonl."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from transformer_jax.runs.files import inside, read_json
 
 
 class TensorBoard:
-    """TensorBoard event files in the run's folder, through tensorboardX."""
+    """Writer of TensorBoard event files in the run's folder, using tensorboardX."""
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         from tensorboardX import SummaryWriter
@@ -32,7 +32,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A W&B run, offline unless WANDB_MODE is set; `wandb sync` uploads it later."""
+    """Writer to a W&B run, offline unless WANDB_MODE is set; `wandb sync` uploads the run later."""
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         import wandb
@@ -78,7 +78,7 @@ def writing_to(
 ) -> Generator[Callable[[list[dict]], None]]:
     """Yields a function that passes rows to all writers, which are closed at the end.
 
-    `step` is the step from which the run resumes.
+    `names` are keys of WRITERS; `step` is the step from which the run resumes.
     """
     with contextlib.ExitStack() as stack:
         made = (WRITERS[name][0](workdir, config, step) for name in names)

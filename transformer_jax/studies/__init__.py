@@ -1,4 +1,4 @@
-"""Studies: arms and seeds, trained by as few programs as possible, compared in pairs.
+"""Studies: arms trained with the same seeds in few compiled programs, compared seed by seed.
 
 from transformer_jax.studies import load_design, load_study, run
 study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(20, 25))

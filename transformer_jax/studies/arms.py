@@ -1,4 +1,4 @@
-"""Arms ready to train: data, models and costs, and checks that the arms' changes take effect."""
+"""Arms prepared for training: data, models, costs, and checks that their changes take effect."""
 
 import dataclasses
 import functools
@@ -40,11 +40,12 @@ _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a p
 
 
 class Cost(NamedTuple):
-    """The number of parameters of an arm, and the cost of its training.
+    """The number of parameters of an arm, and the cost of training it.
 
     Attributes:
-      without_embeddings: Number of parameters outside token and position tables.
-      flops: FLOPs per training token (or example), in matrix products alone.
+      without_embeddings: Number of parameters outside the token, position and type embeddings.
+      flops: FLOPs per training token (or example), counting only matrix products.
+      updates: Number of parameter updates.
       counted: Number of training tokens (or examples).
     """
 
@@ -56,7 +57,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(prepared: Prepared) -> Cost:
-    """Returns the cost of an arm without compiling it or drawing parameters."""
+    """Returns the cost of an arm without compiling its program or drawing its parameters."""
     sizes = {path: leaf.size for path, leaf in by_path(prepared.template.params).items()}
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     updates, count = prepared.config.training.steps, prepared.count_of_update
@@ -65,7 +66,7 @@ def cost_of(prepared: Prepared) -> Cost:
 
 
 def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
-    """Returns the names of the arms that are scored on different data from the base."""
+    """Returns the names of the arms that are scored on different data from the arm `base`."""
     hashes = {name: arm.prepared.task.facts.get("sha256") for name, arm in arms.items()}
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
@@ -78,16 +79,16 @@ def matched_value(
 ) -> tuple[int, float]:
     """Returns the multiple of `step` whose measure is nearest to `target`, and that measure.
 
-    The measure has to grow with its argument.
+    The measure must increase with its argument; the search begins near `start`.
 
     Raises:
-      ValueError: The measure does not grow.
+      ValueError: The measure does not increase.
     """
     at = functools.cache(lambda units: measure(units * step))
     low, high = 1, max(1, start // step)
     while at(high) < target:
         if at(2 * high) <= at(high):
-            raise ValueError("it does not grow with this field")
+            raise ValueError("the cost does not grow with this option")
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
@@ -100,14 +101,14 @@ def matched_value(
 
 
 class Probe(NamedTuple):
-    """Values of one arm before training, for seed 0 and its first batch.
+    """Measurements of one arm before training, on the first batch of seed 0.
 
     Attributes:
       params: Initial values, by parameter path.
       gradients: Gradients of the loss, by parameter path.
       logits: Logits in float64.
-      loss: Nats per target.
-      input_rms: Root mean square of the input of the first block.
+      loss: Mean loss, in nats per target.
+      input_rms: Root mean square of the input to the first block.
       sees_ahead: Largest change in earlier logits when the last token changes; None for a model
         that is allowed to look ahead or reads no tokens.
     """
@@ -121,7 +122,7 @@ class Probe(NamedTuple):
 
 
 def probe(prepared: Prepared) -> Probe:
-    """Returns the probe of an arm, started from seed 0 or from its initial weights."""
+    """Returns the Probe of an arm that starts from seed 0 or from its initial weights."""
     params = prepared.start(prepared.config)[0].params
     batch = prepared.task.batch(seed_of(prepared.config, "order"), 0)
     changed = []  # the inputs with a different last token, if earlier logits must not depend on it
@@ -138,9 +139,9 @@ def probe(prepared: Prepared) -> Probe:
 
 @functools.lru_cache(maxsize=32)
 def _look(model: Any) -> Callable:
-    """Returns a function that computes a model's probe; arms with equal models share it.
+    """Returns a jitted function that computes a model's probe; arms with equal models share it.
 
-    On a CPU it is compiled with little optimisation, which is faster for a single call.
+    On a CPU, the function is compiled with little optimisation, which saves time for one call.
     """
 
     def look(params: Any, batch: Any, changed: list) -> tuple:
@@ -171,13 +172,13 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
     """Returns the differences between an arm and the baseline before training.
 
     Returns:
-      `only_here`, `only_base`: parameters that the other lacks or has with a different shape;
+      `only_here`, `only_base`: parameters that the other model lacks or has in another shape;
       `paired`: fraction of the arm's parameters that start with the baseline's values;
-      `logits`: root mean square of the difference in logits over that of the baseline's logits;
+      `logits`: RMS of the difference in logits, divided by the RMS of the baseline's logits;
       `loss`: the arm's loss minus the baseline's, in nats per target;
-      `gradient`: norm of the difference in gradients over the baseline's, for shared parameters;
-      `input_rms`, `sees_ahead`: those of the arm's probe.
-      None stands for a value that is not finite.
+      `gradient`: the same ratio for the norm of the gradients of shared parameters;
+      `input_rms`, `sees_ahead`: the values in the arm's probe.
+      A value that is not finite is given as None.
     """
     shapes = {path: value.shape for path, value in base.params.items()}
     shared = [path for path, value in arm.params.items() if shapes.get(path) == value.shape]
@@ -210,14 +211,14 @@ _BASELINES: dict[tuple[str, int], Baselines] = {}  # by digest of the data and n
 
 @dataclasses.dataclass
 class Arm:
-    """An arm, or a trial of its tuning, that is ready to be trained.
+    """An arm, or one trial in the tuning of an arm, that is ready to be trained.
 
     Attributes:
       changes: Changes to the baseline, including matched and tuned values.
-      config: Config with seed 0.
+      config: Config of the arm, with seed 0.
       data: Digest of the task's data.
-      matched: Option that was solved for -> its value.
-      hash: Name of the folder of its cells; see find_folder.
+      matched: Option solved for, to match the base's cost -> its value; {} if none was.
+      hash: Name of the folder that holds the arm's cells; set by find_folder.
     """
 
     name: str
@@ -234,7 +235,7 @@ class Arm:
         return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
     def find_folder(self, members: int) -> None:
-        """Sets `hash`, the name of the folder of its cells, for a given number of members."""
+        """Sets `hash`, the folder name of the arm's cells, for `members` trained at a time."""
         self.hash = _hash_of(self.config, self.data, members)
 
 
@@ -243,17 +244,17 @@ def _hash_of(config: ConfigDict, data: str, members: int) -> str:
 
 
 class ArmBuilder:
-    """Builder of the arms of a design; data that arms share is read once."""
+    """Builder of the arms of a design; data shared by several arms are read once."""
 
     def __init__(
         self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
     ) -> None:
-        """Reads nothing yet; `solved` has the options solved for by an earlier launch, by arm."""
+        """Reads no data yet; `solved` has the options that an earlier launch solved for, by arm."""
         self.design, self._solved = design, solved or {}
         self._tasks: dict[str, tuple[Task, str]] = {}
 
     def _data(self, config: ConfigDict) -> tuple[Task, str]:
-        """Returns a config's task and its digest."""
+        """Returns a config's task, and the digest of the task's data."""
         flat = flatten(config)
         relevant = ("data.", "training.batch_size", "evaluation.stride")
         key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
@@ -263,7 +264,7 @@ class ArmBuilder:
         return self._tasks[key]
 
     def make(self, name: str, arm: str, more: Mapping[str, Any]) -> Arm:
-        """Builds an arm, or a trial of its tuning: `arm` with the changes `more`, called `name`."""
+        """Builds `arm` with further changes `more`, e.g. a tuning trial, and names it `name`."""
         config, changes = self.design.config_of(arm, more), {**self.design.arms[arm], **more}
         field = self.design.match and self.design.match.field
         matched = {key: value for key, value in more.items() if key == field}
@@ -281,11 +282,11 @@ class ArmBuilder:
         return {name: made[name] for name in self.design.arms}
 
     def _matched(self, name: str, base: Cost) -> dict[str, int]:
-        """Returns the option to solve for, with the value that makes the cost equal the base's."""
+        """Returns the option to solve for, with the value whose cost is nearest to `base`."""
         assert self.design.match is not None
         what, field = self.design.match.by, self.design.match.field
         if field in self.design.arms[name]:
-            raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
+            raise InvalidInput(f"arm {name!r} sets {field}, which match={what} solves for")
         if name in self._solved:
             return dict(self._solved[name])
         cost_field = "parameters" if what == "params" else what
@@ -306,7 +307,7 @@ class ArmBuilder:
 
     @staticmethod
     def baselines(arm: Arm) -> Baselines:
-        """Returns the scores of simple methods on an arm's data, computed once per process."""
+        """Returns the Baselines (simple methods) for an arm's data, computed once per process."""
         key = arm.data, arm.config.training.steps
         if key not in _BASELINES:
             _BASELINES[key] = baselines_of(arm.prepared.task, arm.config.training.steps)
@@ -315,7 +316,7 @@ class ArmBuilder:
     def certificates(
         self, arms: Mapping[str, Arm], before: Mapping[str, dict]
     ) -> dict[str, dict[str, Any]]:
-        """Returns the results of check_manipulation by arm; `before` has earlier ones by hash.
+        """Returns check_manipulation's result for each arm, or the one in `before`, by arm hash.
 
         Raises:
           InvalidInput: An arm, or one of its changes, has no effect, or its logits are not finite
@@ -335,8 +336,8 @@ class ArmBuilder:
                 raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
             if ahead:
                 raise InvalidInput(
-                    f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the "
-                    "model looks ahead"
+                    f"arm {name!r}: changing the last token changes earlier logits by {ahead:g}: "
+                    "the model looks ahead"
                 )
             certificates[name] = check_manipulation(arm_probe, base_probe)
         return certificates
@@ -351,8 +352,8 @@ class ArmBuilder:
         if arm_hash == _hash_of(base.config, base.data, 1):
             shown = ", ".join(f"{key}={value}" for key, value in changes.items())
             raise InvalidInput(
-                f"arm {arm.name!r} changes nothing ({shown}): no chosen component reads it, or the "
-                "base has it already\nremove it, or change what the base reads"
+                f"arm {arm.name!r} changes nothing ({shown}): no chosen component reads this, or "
+                "the base already has it\nremove the arm, or change an option that the base reads"
             )
         for key in changes if len(changes) > 1 else ():
             rest = {k: v for k, v in own.items() if k != key}
@@ -364,13 +365,13 @@ class ArmBuilder:
                 continue
             if not is_read:
                 raise InvalidInput(
-                    f"arm {arm.name!r}: {key}: without effect in this arm\n"
-                    "remove it from the arm, so that nobody believes it was tested"
+                    f"arm {arm.name!r}: {key} has no effect in this arm\n"
+                    "remove it from the arm, or it would seem to have been tested"
                 )
 
 
 def digest_of(task: Task) -> str:
-    """Returns a hash of a task's data: its evaluated splits and the batches of some steps."""
+    """Returns a hash of a task's data: its evaluation splits and some of its training batches."""
     digest = hashlib.sha256()
     facts = {key: value for key, value in task.facts.items() if key != "source"}
     digest.update(json.dumps([facts, task.protocol], sort_keys=True, default=str).encode())
@@ -388,7 +389,7 @@ def digest_of(task: Task) -> str:
 
 
 def measure(program: Program) -> float:
-    """Returns the seconds that a step of one member takes, the median over several calls."""
+    """Returns the seconds per step and member, as the median over several calls."""
     prepared = program.prepared
     state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, 1)
     request = StepRequest(prepared.numbers(), state, batches, np.int32(1))
@@ -406,12 +407,12 @@ def measure(program: Program) -> float:
 
 @dataclasses.dataclass
 class Estimate:
-    """The number of members that a program trains at a time, and the duration of cells.
+    """The number of members that a program trains at a time, and the expected duration of cells.
 
     Attributes:
       members: Number of members trained at a time; with 1, they are trained one after another.
       seconds: Arm -> seconds of one cell, for training and evaluation.
-      description: The timing in words; empty if nothing was timed.
+      description: The timing as text; empty if nothing was timed.
     """
 
     members: int
@@ -419,7 +420,7 @@ class Estimate:
     description: str = ""
 
     def seconds_of(self, arm: str) -> float:
-        """Returns the seconds that a cell takes; a tuning trial counts as the slowest arm."""
+        """Returns the expected seconds for a cell; a tuning trial counts as the slowest arm."""
         usual = max(self.seconds.values(), default=0.0)
         return self.seconds.get(arm, usual)
 
@@ -439,13 +440,13 @@ def members_of(arms: Iterable[Arm], asked: int | None) -> int:
         raise InvalidInput(f"--members={asked}: expected an integer >= 1")
     if are_on_mesh and asked > 1:
         raise InvalidInput(
-            f"--members={asked}: runs over several devices (mesh) go one after another; expected 1"
+            f"--members={asked}: runs on several devices (mesh) train one at a time; expected 1"
         )
     return asked
 
 
 def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
-    """Estimates durations from timed steps of the baseline, scaled to other arms by FLOPs."""
+    """Estimates the duration of each arm's cells from timed steps of `base`, scaled by FLOPs."""
     prepared = arms[base].prepared
     step = measure(Program(prepared, members))
     cell = prepared.config.training.steps * step + _seconds_of_evaluations(prepared)
@@ -455,7 +456,7 @@ def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
 
 
 def _seconds_of_evaluations(prepared: Prepared) -> float:
-    """Returns the seconds that all evaluations of a cell take, from one timed batch."""
+    """Estimates the seconds for all evaluations in a cell from the time for one batch."""
     config, score = prepared.config, score_of(prepared)
     params = prepared.draw(np.uint32(0)).params
     counts = []

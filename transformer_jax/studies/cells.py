@@ -2,7 +2,7 @@
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
-The hash covers everything that decides the outcome, so a second study finds the runs of the first.
+The hash covers everything except the seed that decides the outcome, so studies reuse earlier runs.
 """
 
 import functools
@@ -44,12 +44,12 @@ def cell_hash(
     around: Mapping[str, Any],
     initial: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the hash that names a cell's folder, and the facts that are hashed.
+    """Returns the hash that names a cell's folder, and the facts that the hash covers.
 
-    The facts are the options that chosen components read and that are not at their default, except
-    the seed; `data`, the digest of the task's data; numerics, user-defined files and hooks that
-    intervene; `members`, the number trained at a time (see training.program); packages, flags of
-    jax and XLA and the device from the manifest `around`; and hashes of initial weights by option.
+    The facts are the options from options_read; `data`, the digest of the task's data; numerics;
+    hashes of user-defined files, and of hooks that change training; `members`, the number of runs
+    trained at a time; packages, flags of jax and XLA and the device from the manifest `around`;
+    and `initial`, the hashes of initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
     options = options_read(flat)
@@ -69,10 +69,10 @@ def cell_hash(
 
 
 def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a run that decide its outcome and are not at their default.
+    """Returns the options of a flat config that decide the outcome and are not at their default.
 
-    Excludes the seed, options for writing and measuring, and options of components that were not
-    chosen.
+    The seed, options for writing and measuring, and options of components that are not chosen are
+    left out.
     """
     return {
         key: value
@@ -82,7 +82,7 @@ def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the hooks that change training, in order, with hashes and the option hooks.every."""
+    """Returns the hooks that change training, their hashes and hooks.every; {} without any."""
     hooks = [hook for hook in flat["hooks.functions"] if intervenes(hook)]
     if not hooks:
         return {}
@@ -90,7 +90,7 @@ def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the packages, environment and device of a manifest that can affect a result."""
+    """Returns the facts in a manifest that can affect a result: packages, environment, device."""
     return {
         "packages": {name: around["packages"].get(name) for name in DECIDING},
         "environment": around.get("environment", {}),
@@ -99,10 +99,10 @@ def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def device_of(facts: Mapping[str, Any]) -> str:
-    """Returns the facts about a device that can affect a result, from a manifest's `device`.
+    """Returns a manifest's `device` as text, reduced to the facts that can affect a result.
 
-    An accelerator computes the same alone and as one of several. A CPU that simulates several
-    devices gives each fewer threads, which sum in a different order.
+    An accelerator computes the same alone as among several, so it is counted once. A CPU that
+    simulates several devices gives each fewer threads, which sum in a different order.
     """
     count = facts["count"] if facts["platform"] == "cpu" else 1
     return f"{count} x {facts['kind']}"
@@ -143,12 +143,12 @@ class Cell(NamedTuple):
         return MISSING if status.word == "missing" else UNFINISHED
 
     def reason(self) -> str:
-        """Returns the reason in STATUS, or UNREADABLE if the cell is done but has no scores."""
+        """Returns the reason in STATUS, or UNREADABLE if the cell is done but lacks scores."""
         status = RunDirectory(self.path).read_status()
         return UNREADABLE if status.word == "done" and not self.means() else status.reason
 
     def outcome(self, metric: str, target: float | None = None) -> Outcome:
-        """Returns the outcome in a metric of the final test scores, and for a target if given."""
+        """Returns the Outcome: the final test score and, given a target, when it was reached."""
         state = self.state()
         value = self.means().get(metric) if state == DONE else None
         if target is None:
@@ -161,7 +161,7 @@ class Cell(NamedTuple):
         return Outcome(value, state == DIVERGED, next(reached, None), last)
 
     def means(self, split: str = "test") -> dict[str, Any]:
-        """Returns the final scores of a split and metrics measured later; {} before the end."""
+        """Returns a split's final scores, with metrics measured later; {} before the run ends."""
         scores = _read(self.path, "evaluation.json").get(split, {})
         later = read_details(self).get("metrics", {}).get(split, {})
         return {**scores, **later} if scores else {}
@@ -178,10 +178,11 @@ class Cell(NamedTuple):
         return {**for_target(first, target), **later}
 
     def _got_worse(self) -> bool:
-        """Returns whether the final test and training losses are above those of an untrained model.
+        """Returns whether the test and training losses ended above those of an untrained model.
 
-        An untrained model has the loss of a uniform guess, log V, up to a few per cent. Learning
-        nothing and overfitting do not count as divergence: the score shows them.
+        An untrained model has the loss of a uniform guess, log V, up to a few per cent. A model
+        that learns nothing, or overfits, has not diverged; its score shows this. A test loss that
+        is not finite counts as above.
         """
         directory = RunDirectory(self.path)
         sizes = directory.manifest().get("sizes", {})
@@ -199,7 +200,7 @@ class Cell(NamedTuple):
 def for_target(
     facts: Mapping[str, Mapping[str, Any]], target: float | None
 ) -> dict[str, dict[str, Any]]:
-    """Returns facts about metrics by name; `code` includes the target for those that use one."""
+    """Returns facts about metrics, by name, with the target added to `code` if a metric uses it."""
     return {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in facts.items()}
 
 
@@ -209,7 +210,7 @@ def _read_json(path: Path, stamp: int) -> dict:
 
 
 def _read(folder: Path, name: str) -> dict:
-    """Returns the content of a JSON file, cached until it changes; {} if it cannot be read."""
+    """Returns the content of a JSON file, cached until the file changes; {} if unreadable."""
     file = inside(folder, name)
     try:
         return _read_json(file, os.stat(file).st_mtime_ns)
@@ -218,5 +219,5 @@ def _read(folder: Path, name: str) -> dict:
 
 
 def read_details(cell: Cell) -> dict[str, Any]:
-    """Returns the content of details.json; {} if it cannot be read."""
+    """Returns the content of a cell's details.json; {} if the file cannot be read."""
     return _read(cell.path, "details.json")

@@ -1,4 +1,4 @@
-"""Scores over an option that the arms sweep, and the best value of the option."""
+"""Scores as a function of an option that the arms sweep, and the option's best value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ _FEWEST_VALUES = 3  # of an option, for a line over it to be informative
 
 
 def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Returns arms by option and group, for numeric options with three or more values in a group.
+    """Returns, for each swept option and each group, the names of the arms in order of its value.
 
-    A group is named by the values of the other options, which its arms share; "" if arms change
-    no other option.
+    A swept option is numeric and has three or more values in a group. A group holds arms that agree
+    in all other changed options and is named after these; "" if there are none.
     """
     known = {name: value for name, value in verdicts["values"].items() if value["mean"] is not None}
     sealed = {arm: v for arm, v in study.sealed["arms"].items() if arm in verdicts["values"]}
@@ -39,9 +39,10 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Returns, by swept option, a line of scores over its values for each group of arms.
+    """Returns, for each swept option, a line of scores over its values per group of arms.
 
-    A line has a `name`, the values `x`, and the `mean`, `low` and `high` score over seeds.
+    A line has a `name`, the option's values `x`, and for each value the `mean`, lowest (`low`) and
+    highest (`high`) score over seeds.
     """
     lines: dict[str, list[dict[str, Any]]] = {}
     for key, groups in sweeps_of(study, verdicts).items():
@@ -58,21 +59,24 @@ def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dic
 def optimum_of(
     study: Study, verdicts: Mapping[str, Any], key: str, arms: Sequence[str]
 ) -> Optimum | str:
-    """Returns an option's best value in a group of sweeps_of, or the reason why there is none."""
+    """Returns the best value of the option `key`, or the reason why there is none.
+
+    `arms` is a group from sweeps_of.
+    """
     arms = [arm for arm in arms if not verdicts["values"][arm].get("diverged")]
     by_arm = [verdicts["values"][arm]["by_seed"] for arm in arms]
     seeds = [s for s in by_arm[0] if all(v.get(s) is not None for v in by_arm)] if arms else []
     if len(arms) < _FEWEST_VALUES or len(seeds) < 2:
-        return "too few arms that did not diverge, or seeds"
+        return "too few seeds, or too few arms that did not diverge"
     values = [study.value_of(arm, key) for arm in arms]
     if len(set(values)) < len(values) or values[0] <= 0:
-        return "values that are not a constant factor apart"
+        return "not known, since the values are not distinct and positive"
     sign = -1 if study.sealed["larger_is_better"] else 1
     return optimum(values, np.array([[sign * by_seed[s] for by_seed in by_arm] for s in seeds]))
 
 
 def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each group that names the arm with the best mean."""
+    """Returns a sentence for each swept option and group, naming the arm with the best mean."""
     best = max if study.sealed["larger_is_better"] else min
     sentences = []
     for key, groups in sweeps_of(study, verdicts).items():

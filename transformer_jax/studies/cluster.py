@@ -1,4 +1,4 @@
-"""Jobs that train cells, on a Slurm cluster or as processes on this machine, through submitit."""
+"""Jobs that train cells on a Slurm cluster or as local processes, submitted by submitit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Cluster:
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def executor(self, folder: Path) -> Any:
-        """Returns submitit's executor.
+        """Returns submitit's executor, which keeps its logs in a folder.
 
         Raises:
           InvalidInput: Submitit or Slurm is missing, or a parameter is unknown.
@@ -43,7 +43,7 @@ class Cluster:
 def parse_cluster(
     kind: str | None, cells_per_job: int | None, parameters: Sequence[str]
 ) -> Cluster | None:
-    """Parses `--executor`, `--cells_per_job` and each `--job=KEY=VALUE`; None without a cluster.
+    """Parses `--executor`, `--cells_per_job` and `--job=KEY=VALUE`; None without `--executor`.
 
     Raises:
       InvalidInput: An option is not valid, or is given without `--executor`.

@@ -1,6 +1,6 @@
-"""Comparison of any runs: the options that differ, the results, and the claim these support.
+"""Comparison of arbitrary runs: differing options, results, and the claim that they support.
 
-Runs whose configs differ only in the seed are one arm; verdicts need a study with a margin.
+Runs whose configs differ only in the seed form one arm. Verdicts need a study, with a margin.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Comparison:
     Attributes:
       columns: Name of a run -> its config values and results.
       arms: Name of an arm -> names of its runs, by seed.
-      metric_facts: Stored facts about metrics; see measuring.facts_of_metrics.
+      metric_facts: Stored facts about metrics, by name; see measuring.facts_of_metrics.
     """
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
@@ -66,7 +66,10 @@ class Comparison:
         return {**facts.config, **dict(zip(_RESULTS, results, strict=True)), **scores}
 
     def _arms(self) -> dict[str, dict[int, str]]:
-        """Groups runs by config, ignoring the seed and CADENCE; groups are named by differences."""
+        """Returns run names by arm and seed; an arm is named after the options that differ.
+
+        Runs that differ only in the seed and in CADENCE options form an arm.
+        """
         groups: dict[tuple, dict[int, str]] = {}
         for name, (_, config, _) in self._facts.items():
             options = tuple(
@@ -93,7 +96,7 @@ class Comparison:
     # ---- texts
 
     def rows(self) -> list[list[str]]:
-        """Returns table rows with the options that differ between the runs, and all results."""
+        """Returns table rows: the options that differ between the runs, and all results."""
         rows = []
         for key in dict.fromkeys(itertools.chain.from_iterable(self.columns.values())):
             values = [facts.get(key, "-") for facts in self.columns.values()]
@@ -116,35 +119,38 @@ class Comparison:
             warnings.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
         counts = [m["parameters"] for m in manifests]
         if max(counts) > 1.02 * min(counts):
-            warnings.append("parameters differ by more than 2 %")
+            warnings.append("the numbers of parameters differ by more than 2 %")
         return warnings + among(list(self._facts.values()), computed_otherwise)
 
     def scored_otherwise(self) -> list[str]:
-        """Returns differences in scoring; if there are any, no claim is made."""
+        """Returns differences in how runs were scored; if there are any, no claim is made."""
         return among(list(self._facts.values()), scored_otherwise, self.metric.rpartition("/")[2])
 
     def verdict(self) -> str:
-        """Returns the claim that the runs can support, which is never about a cause."""
+        """Returns the claim that the runs support, as text; it is never about a cause."""
         fewest = min(len(seeds) for seeds in self.arms.values())
         if len(self.arms) == 1 and fewest == 1:
-            return "the same config and the same seed: one run and its copies"
+            return "all runs have the same config and seed: one run and its copies"
         if len(self.arms) == 1:
-            return "the same config with different seeds: the spread between them is noise"
+            return "the same config with different seeds: the spread between the runs is noise"
         if self.scored_otherwise():
-            return "no claim: the runs were not evaluated alike"
+            return "no claim: the runs were not evaluated in the same way"
         if fewest < 2 or not self.paired():
             return (
-                f"no claim: {fewest} seed{'s' if fewest > 1 else ''} of some config; a difference "
-                "may be the seed's. Train each with several values of --config.seed before "
-                "believing it"
+                f"no claim: some config has only {fewest} seed{'s' if fewest > 1 else ''}; a "
+                "difference may be due to the seed. Train each config with the same few values of "
+                "--config.seed before believing it"
             )
         return (
-            "no verdict: no margin was declared before these runs, so intervals are leads; "
+            "no verdict: no margin was declared before these runs, so intervals are only leads; "
             "python -m experiments.ablate makes a study of the question"
         )
 
     def paired(self) -> list[dict[str, Any]]:
-        """Returns paired differences in the metric from the first arm, over common seeds."""
+        """Returns each arm's paired differences from the first arm, over common seeds.
+
+        Arms with fewer than two common seeds, or without a finite score for each, are left out.
+        """
         (_, base), *others = self.arms.items()
         sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
         intervals = []
@@ -192,7 +198,7 @@ class Comparison:
             picture = io.BytesIO()
             curves_figure(curves_of(runs, self.metric), self.metric).savefig(picture, format="svg")
             page.figure("curves.svg", picture.getvalue(), f"{self.metric} over the updates")
-        page.table(["", *self.columns], self.rows(), "What differed, and what came out")
+        page.table(["", *self.columns], self.rows(), "Differences and results")
         shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
         rows = []
         for key in (*shown, "own_rows", "members"):

@@ -1,7 +1,7 @@
-"""The question of a study: the baseline, the arms, and how the answer will be judged.
+"""The question of a study: the baseline, the arms, and the rules for judging the answer.
 
 A study is read from a config file that defines get_config() (the baseline), get_arms() (name ->
-changed options) and get_study(), or made from `--arm`. Nothing here imports jax.
+changed options) and get_study(), or made from `--arm`. This module does not import jax.
 """
 
 import hashlib
@@ -44,10 +44,10 @@ FLOORS = ("1-gram", "majority")  # methods that read nothing of an example
 def gate_of(
     asked: Sequence[str] | None, usual: str | None, scores: Mapping[str, Any], split: str = "test"
 ) -> dict[str, Any] | None:
-    """Returns the gate: the simple method that the baseline has to beat, or None if none is known.
+    """Returns the gate, which is the simple method that the baseline must beat, or None.
 
-    The method is that of `asked`, the sealed (method, reason), or else `usual`, the task's usual
-    one. `scores` are method -> split -> metric -> score.
+    The method comes from `asked`, the sealed pair (method, reason), or else is `usual`, the task's
+    default. `scores` maps method -> split -> metric -> score. Without a known method, returns None.
 
     Raises:
       InvalidInput: The sealed method does not apply to the task.
@@ -58,7 +58,7 @@ def gate_of(
     if method not in scores:
         methods = [name for name in scores if name in METHODS]
         raise InvalidInput(
-            f"get_study(): gate: by={method!r}: not for this task; expected one of "
+            f"get_study(): gate: by={method!r} does not apply to this task; expected one of "
             f"{', '.join(methods)}{suggest(method, methods)}"
         )
     metric = "accuracy" if method in _OF_LABELS else "loss"
@@ -73,9 +73,9 @@ Text = Annotated[str, Len(1)]
 
 
 class Tuning(BaseModel, extra="forbid", frozen=True):
-    """The option that every arm tunes for itself.
+    """The option, `key`, that is tuned separately for every arm.
 
-    Every arm tries all values of `grid`, which ascend by about equal factors, with each of
+    Every arm tries all values of `grid`, which ascend by about equal factors, with each seed in
     `seeds`; no verdict uses these seeds.
     """
 
@@ -90,37 +90,37 @@ class Tuning(BaseModel, extra="forbid", frozen=True):
 
 
 class Match(BaseModel, extra="forbid"):
-    """The cost in which arms are made equal, and the option that is solved for."""
+    """The cost, `by`, in which arms are made equal, and the option, `field`, that is solved for."""
 
     by: Literal["params", "flops"]
     field: Literal["model.width", "model.mlp_dim", "model.depth"]
 
 
 class Gate(BaseModel, extra="forbid"):
-    """The simple method that the baseline has to beat, and the reason for choosing it."""
+    """The simple method, `by`, that the baseline must beat, and the reason for choosing it."""
 
     by: str
     reason: Text
 
 
 class StudyFile(BaseModel, extra="forbid", frozen=True):
-    """The entries of get_study(), which are all sealed except `supersedes`.
+    """The entries of get_study(), all of which are sealed except `supersedes`.
 
     Attributes:
       question: The question, in one sentence.
       prediction: The author's expectation.
-      metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
+      metric: Primary metric on the test split: a name in METRICS, or a user-defined MODULE:NAME.
       margin: Smallest difference that matters, in the metric's unit.
       margin_reason: Reason for the margin.
       looks: Number of seeds at each planned look, ascending.
-      base: Name of the baseline, the arm that all others are compared with; the first if "".
+      base: Name of the baseline, the arm that all others are compared with; "" is the first arm.
       tuning: The option that each arm tunes, or None if nothing is tuned.
       match: The cost in which arms are made equal and the option solved for, or None.
-      primary: Arms that the question is about; () for all. Others get intervals but no words.
+      primary: Arms that the question is about; () means all. Others get intervals, no verdicts.
       target: Score at which a run has solved its task. Arms are then compared by the number of
         runs that reach it and by the number of updates they need.
-      gate: The simple method that the baseline has to beat before any verdict, or None for the
-        task's usual one; see data/baselines.
+      gate: The simple method that the baseline must beat before any verdict, or None for the
+        task's default; see data/baselines.
       expected: Arm -> lowest and highest predicted effect; positive is better.
       supersedes: Reason for asking the same question again.
     """
@@ -155,7 +155,7 @@ def _read(content: Any, where: str) -> StudyFile:
             known = [name for m in (StudyFile, Tuning, Match, Gate) for name in m.model_fields]
             problem = f"{key!r} is unknown{suggest(str(fault['loc'][-1]), known)}"
         elif fault["type"] == "missing":
-            problem = f"{key} is missing: it is declared before the first cell"
+            problem = f"{key} is missing: it must be stated before the first cell"
         raise InvalidInput(f"{where}: {problem}") from error
 
 
@@ -167,10 +167,10 @@ class Design(StudyFile, arbitrary_types_allowed=True):
 
     Attributes:
       arms: Name -> changed options (full key -> value), including the baseline; sealed.
-      config: The config that arms change, including changes on the command line; sealed.
+      config: The config that arms change, including changes from the command line; sealed.
       exploratory: True if the study was made on the command line.
       path: Path of the config file.
-      overrides: Changes on the command line, full key -> text.
+      overrides: Changes from the command line, full key -> value as text.
     """
 
     arms: dict[str, dict[str, Any]]
@@ -201,7 +201,7 @@ class Design(StudyFile, arbitrary_types_allowed=True):
             raise InvalidInput(f"arm {arm!r}: {error}") from error
 
     def check_arms(self) -> "Design":
-        """Returns the design itself after checking every arm with every value of the tuning.
+        """Checks every arm with every value of the tuning grid, and returns the design itself.
 
         Raises:
           InvalidInput: A value of an arm is not allowed, or an arm sets the tuned option.
@@ -232,7 +232,7 @@ class Design(StudyFile, arbitrary_types_allowed=True):
 
 
 def seal_of(sealed: Any) -> str:
-    """Returns the hash of sealed fields, or of other plain JSON."""
+    """Returns the sha256 of sealed fields, or of any other plain JSON."""
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
@@ -243,23 +243,23 @@ def load_design(
     margin: float | None = None,
     gate: str | None = None,
 ) -> Design:
-    """Reads a study from a config file, or makes one from `--arm`.
+    """Reads a study from a config file, or makes one from values of `--arm`.
 
     Args:
       file: Config file, or its path.
-      overrides: Changes to the baseline, full key -> text of the value.
+      overrides: Changes to the baseline, full key -> value as text.
       arms: Values of `--arm`, each KEY=VALUE,VALUE[xKEY=VALUE,...].
-      margin: With arms: the smallest difference that matters; the metric's default if None.
-      gate: With arms: the simple method to beat; the task's usual one if None.
+      margin: The smallest difference that matters, given only with arms; None: the default.
+      gate: The simple method to beat, given only with arms; None: the task's default.
 
     Raises:
-      InvalidInput: The file has no arms and none were given, or an entry or arm is not allowed.
+      InvalidInput: There are no arms, in the file or given, or an entry or arm is not valid.
     """
     file, overrides = ConfigFile(file) if isinstance(file, str) else file, overrides or {}
     config = file.config(overrides)
     for flag, value in (("--margin", margin), ("--gate", gate)):
         if value is not None and not arms:
-            raise InvalidInput(f"{flag}={value}: only with --arm; a study file states its own")
+            raise InvalidInput(f"{flag}={value}: needs --arm; a study file states its own")
     if arms:
         study, made = _quick_study(config, arms)
         if margin is not None:
@@ -313,7 +313,7 @@ def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
             )
     if study.target is not None and (study.expected or study.gate):
         what = "expected" if study.expected else "gate"
-        raise InvalidInput(f"{where}: {what}: not with a target, by which runs are counted")
+        raise InvalidInput(f"{where}: {what}: not allowed together with a target")
     if study.gate and study.gate.by not in METHODS:
         raise InvalidInput(
             f"{where}: gate: by={study.gate.by!r}: expected one of {', '.join(METHODS)}"
@@ -335,14 +335,17 @@ def _check_arms(path: str, arms: Any) -> None:
                 f"{path}: arm {name!r}: expected a dict of changed options, by full key"
             )
         if "seed" in changes:
-            raise InvalidInput(f"{path}: arm {name!r}: seeds are the command's, --seeds=5")
+            raise InvalidInput(f"{path}: arm {name!r}: give seeds on the command line, --seeds=5")
 
 
 def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
-    """Returns a tuning, with integers if its option takes them; `flat` has the base's options.
+    """Checks a tuning and returns it, with an integer grid if its option takes integers.
+
+    `flat` has the base's options, and `where` begins the error messages.
 
     Raises:
-      InvalidInput: The option does not exist or does not take all values, or the grid is uneven.
+      InvalidInput: The option does not exist or does not accept all values, the grid is uneven, or
+        a seed is repeated.
     """
     where, key, grid = f"{where}: tuning", tuning.key, tuning.grid
     option = option_for(key, flat)
@@ -353,8 +356,8 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
     factors = [after / before for before, after in itertools.pairwise(grid)]
     if not 1 < min(factors) <= max(factors) <= min(_LARGEST_STEP, _UNEVEN * min(factors)):
         raise InvalidInput(
-            f"{where}: grid={grid}: expected each value to be 1 to {_LARGEST_STEP} times the one "
-            "before, by about the same factor"
+            f"{where}: grid={grid}: expected ascending values; the factor between neighbours must "
+            f"be at most {_LARGEST_STEP} and about the same everywhere"
         )
     is_whole = all(value == int(value) for value in grid) and option.accepts(int(grid[0]))
     grid = tuple(int(value) for value in grid) if is_whole else grid
@@ -364,10 +367,10 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
 
 
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
-    """Returns whether larger is better for a metric, named with or without its split.
+    """Returns whether larger values are better for a metric, named with or without its split.
 
-    Smaller is better for times and norms, larger for speeds. `stored` has the facts that runs keep
-    about user-defined metrics, so that no code of theirs is imported.
+    Smaller is better for times and norms, larger for speeds. `stored` has the facts that runs store
+    about user-defined metrics, so that their code is not imported.
     """
     name = metric.rsplit("/", 1)[-1]
     if name in METRICS:
@@ -383,7 +386,7 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
 def _quick_study(
     config: ConfigDict, arms: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns the equivalents of get_study() and get_arms() for `--arm`."""
+    """Returns the equivalents of get_study() and get_arms() for values of `--arm`."""
     flat = flatten(config)
     made: dict[str, dict[str, Any]] = {}
     for text in arms:
@@ -394,8 +397,8 @@ def _quick_study(
     same = [n for n, changes in made.items() if all(flat.get(k) == v for k, v in changes.items())]
     if len(same) == len(made):
         raise InvalidInput(
-            f"--arm={' --arm='.join(arms)}: the config has it already; expected another value, or "
-            "several that are compared with the first: KEY=VALUE,VALUE"
+            f"--arm={' --arm='.join(arms)}: the config already has this value; expected a "
+            "different one, or several: KEY=VALUE,VALUE"
         )
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
@@ -413,15 +416,16 @@ def _quick_study(
 
 
 def usual_metric(config: ConfigDict) -> str:
-    """Returns the default metric of a task."""
+    """Returns the default primary metric for a config's task."""
     return "accuracy" if config.data.task.endswith("_classification") else "loss"
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Parses `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
+    """Parses seeds given as `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
 
     Raises:
-      InvalidInput: The text has none of these forms, no seed or too many, or a seed twice.
+      InvalidInput: The text has a different form, or gives no seed, too many, or a seed twice or
+        out of range.
     """
     first, colon, last = text.partition(":")
     seeds: Sequence[int]
@@ -434,7 +438,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if len(seeds) > _MOST_SEEDS or (seeds and not OPTIONS["seed"].accepts(seeds[-1])):
         raise InvalidInput(
             f"--seeds={text}: expected at most {_MOST_SEEDS:,} seeds, each "
-            f"{OPTIONS['seed'].allowed}; for seed 7 alone, 7:8"
+            f"{OPTIONS['seed'].allowed}; for seed 7 alone, give 7:8"
         )
     if not seeds or seeds[0] < 0:
         raise InvalidInput(
@@ -446,10 +450,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Returns the changed options by arm, from `KEY=VALUE,VALUE` or products of these (x).
+    """Parses `KEY=VALUE,VALUE`, or a product of several (x), into changed options by arm.
 
     `flat` has the baseline's options. With `whole_keys`, arms are named by full keys instead of
-    the last parts of keys.
+    the last parts of keys. Error messages name `flag`.
     """
     axes = []
     for part in re.split(rf"\s*x\s*(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):
@@ -489,6 +493,6 @@ def _parsed(option: Any, text: str, where: str) -> Any:
 
 
 def names_section(key: str) -> bool:
-    """Returns whether a key begins with a section of a config, or with a misspelt one."""
+    """Returns whether a key begins with the name of a config section, possibly misspelt."""
     first = key.removeprefix("config.").partition(".")[0]
     return first in _SECTIONS or bool(suggest(first, _SECTIONS))

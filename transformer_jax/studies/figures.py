@@ -1,4 +1,4 @@
-"""Figures of a study, as SVG and PDF: forest plot, learning curves, scores over an option."""
+"""Figures of a study, as SVG and PDF: forest plot, updates to a target, curves and sweeps."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,6 +15,8 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.studies.charts import sweep_lines
+from transformer_jax.studies.outcomes import Outcome
+from transformer_jax.studies.statistics import reached_by
 from transformer_jax.studies.study import Study
 
 _MOST_INSIDE = 6  # most curves with a legend that does not cover them
@@ -21,9 +24,10 @@ _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0
 
 
 def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict[str, list]]:
-    """Returns `step`, `mean`, `low` and `high` over seeds for each arm that has the metric.
+    """Returns a curve by arm: `step`, and `mean`, `low` and `high` of a metric over the seeds.
 
-    `runs` has the run directories of each arm, and `metric` is a key of metrics.jsonl.
+    `runs` has the run directories of each arm, and `metric` is a key of metrics.jsonl. Arms without
+    the metric are left out.
     """
     curves = {}
     for arm, paths in runs.items():
@@ -40,8 +44,14 @@ def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict
 
 
 def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Draws a study's figures next to study.json, and returns their SVG by name."""
-    drawn = {"forest": draw_forest(study.path, verdicts)}
+    """Draws a study's figures next to study.json, and returns each figure's SVG by name."""
+    if study.sealed["target"] is None:
+        drawn = {"forest": draw_forest(study.path, verdicts)}
+    else:
+        # A difference of means would describe no run.
+        outcomes = {arm: value["outcomes"] for arm, value in verdicts["values"].items()}
+        asked = study.sealed["target"], study.sealed["larger_is_better"]
+        drawn = {"updates": draw_updates(study.path, outcomes, *asked)}
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in study.arms}
     curves = curves_of(runs, f"eval/{study.metric}") or curves_of(runs, "eval/loss")
     protocols = (study.cell(study.base, s).means().get("protocol", {}) for s in study.seeds)
@@ -90,10 +100,47 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
     return _save(folder, "forest", figure)
 
 
+def draw_updates(
+    folder: Path,
+    outcomes: Mapping[str, Mapping[Any, Sequence[Any]]],
+    target: float,
+    larger_is_better: bool,
+) -> bytes:
+    """Draws the number of updates until each run reaches a target; returns the SVG.
+
+    Writes updates.svg and updates.pdf. `outcomes` has each run's Outcome by arm and seed. A cross
+    marks a run that never reaches the target, at its last update or, if it diverged, at the edge.
+    """
+    figure, axes = _axes(1.2 + 0.3 * max(len(outcomes), 1))
+    runs = {
+        arm: reached_by({s: Outcome(*o) for s, o in by_seed.items()}, target, larger_is_better)
+        for arm, by_seed in outcomes.items()
+    }
+    finite = [u for found in runs.values() for u in found.updates if np.isfinite(u)]
+    edge = max(finite, default=1)
+    for row, found in enumerate(runs.values()):
+        for solved, mark, colour in ((True, "o", "C0"), (False, "x", "0.4")):
+            updates = np.minimum(found.updates[found.solved == solved], edge)
+            # Runs that end at the same update lie side by side.
+            heights = len(runs) - 1 - row + 0.5 * (np.arange(len(updates)) / 10 - 0.25)
+            style: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": 4}
+            label = None if row else ("reaches it" if solved else "does not")
+            axes.plot(updates, heights, mark, label=label, **style)
+    axes.set_yticks(range(len(runs)), list(reversed(runs)), parse_math=False)
+    axes.set_ylim(-0.6, len(runs) - 0.4)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.minorticks_off()
+    axes.set_xlabel(f"updates until {target:g} is reached")
+    plain_legend(axes, loc="upper left", bbox_to_anchor=(1, 1))
+    return _save(folder, "updates", figure)
+
+
 def curves_figure(
     curves: Mapping[str, Mapping[str, Sequence]], label: str, floor: float | None = None
 ) -> Figure:
-    """Returns a figure of the curves from curves_of, with a line at the best loss, `floor`."""
+    """Returns a figure of curves from curves_of, with a line at `floor`, the best possible loss."""
     figure, axes = _axes(4)
     for index, (arm, band) in enumerate(curves.items()):
         _plot_band(axes, band["step"], band, index, arm)
@@ -111,7 +158,10 @@ def curves_figure(
 def draw_lines(
     folder: Path, name: str, lines: Sequence[Mapping[str, Any]], key: str, metric: str
 ) -> bytes:
-    """Draws lines from sweep_lines (means and ranges over seeds); returns the SVG."""
+    """Draws lines from sweep_lines as NAME.svg and NAME.pdf in a folder; returns the SVG.
+
+    Shows means and ranges over seeds of a metric, as a function of the option `key`.
+    """
     figure, axes = _axes(4)
     for index, line in enumerate(lines):
         _plot_band(axes, line["x"], line, index, line["name"], marker="o")
@@ -137,7 +187,7 @@ def _axes(height: float) -> tuple[Figure, Axes]:
 def _plot_band(
     axes: Axes, x: Sequence, band: Mapping[str, Any], index: int, label: str, marker: str = ""
 ) -> None:
-    """Plots a mean, and the range from `low` to `high` in the same colour."""
+    """Plots a band's `mean` over `x`, and the range from `low` to `high` in the same colour."""
     style = _DASHES[index % len(_DASHES)]
     (line,) = axes.plot(x, band["mean"], linestyle=style, marker=marker, label=label)
     colour = line.get_color()

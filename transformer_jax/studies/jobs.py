@@ -37,8 +37,8 @@ def run_as_jobs(
 ) -> None:
     """Trains the waiting cells as jobs, whose logs go to `jobs` in workdir.
 
-    Each job gets cells of one arm if possible, so that it compiles once. Cells without an outcome
-    are added to `workers.lost`.
+    Each job gets cells of one arm if possible, so that it compiles once. Cells that end without an
+    outcome are added to `workers.lost`. `total` also counts the cells that have ended before.
 
     Raises:
       Stop: A job could not be submitted.
@@ -82,7 +82,7 @@ def run_as_jobs(
     report_ended(is_last=True)
     for cell in waiting:
         if cell.state() not in OUTCOMES:
-            reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
+            reason = cell.reason() or f"its job did not finish; see {workdir}/jobs"
             workers.lost[cell.arm, cell.seed] = reason
 
 
@@ -90,7 +90,7 @@ def run_as_jobs(
 def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
     """Makes local jobs started inside the context ignore Ctrl-C until their StopSignal handles it.
 
-    They belong to the terminal's process group too, and submitit's controller would kill them.
+    Ctrl-C also reaches these jobs' process group, and submitit's controller would kill them.
     """
     before = None
     with contextlib.suppress(ValueError):  # only the main thread may set handlers
@@ -121,7 +121,7 @@ def train_cells(
     """Trains cells in a job, for a study that another process has sealed; returns their states.
 
     `cwd` is the directory where the study was started, and `root` holds `cells`. `batch` has a
-    tuple for each cell: arm or trial of its tuning, its changes, folder of its cells, seed.
+    tuple for each cell: name of the arm or tuning trial, its changes, folder of its cells, seed.
 
     Raises:
       SystemExit: A signal was received under Slurm; the cells were saved.
@@ -138,7 +138,7 @@ def train_cells(
             arms[name].find_folder(estimate.members)
             if arms[name].hash != folder:
                 raise Stop(
-                    f"{name}: code, jax or device differ from where the study was launched; "
+                    f"{name}: code, jax or device differ from those where the study was launched; "
                     "launch it from a node like this one (local jobs see no GPU without "
                     "--job=gpus_per_node=N)"
                 )

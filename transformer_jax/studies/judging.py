@@ -1,7 +1,8 @@
-"""Verdicts on the arms of a study, and reasons to refuse one.
+"""Verdicts on the arms of a study, and reasons to refuse a verdict.
 
-Words such as better or worse are read off an interval (see statistics.read_off); this module can
-only withhold a word.
+Words such as better or worse are read off an interval by statistics.read_off; this module can only
+withhold them. Commands reach it through report.judge_and_report; `judge` in scores.py is for
+scores from other code.
 """
 
 import itertools
@@ -48,8 +49,8 @@ class RunFacts(NamedTuple):
 
     Attributes:
       manifest: Content of the run's manifest.json.
-      config: The flat config.
-      evaluation: Final scores of each split with their settings; {} before the end.
+      config: The run's flat config.
+      evaluation: Final scores of each split with their settings; {} before the run ends.
     """
 
     manifest: dict[str, Any]
@@ -58,7 +59,7 @@ class RunFacts(NamedTuple):
 
     @classmethod
     def of(cls, directory: RunDirectory) -> "RunFacts":
-        """Reads the facts about a run."""
+        """Reads the facts about the run in a directory."""
         return cls(directory.manifest(), flatten(directory.config()), directory.evaluation())
 
 
@@ -87,7 +88,7 @@ def scored_otherwise(
     if data.get("sha256") != other_data.get("sha256"):
         reasons.append("evaluated on different data")
     if not has_same_tokens and not by_byte:
-        reasons.append("different tokenizers: only bits_per_byte compares")
+        reasons.append("different tokenizers: only bits_per_byte is comparable")
     if has_other_targets:
         reasons.append("different targets are scored")
     windows = [_window(run.config) for run in (one, other)]
@@ -108,7 +109,7 @@ def computed_otherwise(
     """Returns the differences between two runs in code, packages and devices.
 
     `changed` has the options in which the runs differ on purpose. With `cells`, both are cells of
-    one study, found by their hash, so only packages that the hash covers count.
+    one study: code does not count, and of the packages only those that the cell hash covers.
     """
     revision = "code" if "code" in one.manifest and "code" in other.manifest else "git"
     compared = []
@@ -121,11 +122,9 @@ def computed_otherwise(
             "trained with different numbers of members at a time": manifest.get("members", 1),
             "different device": device_of(manifest["device"]),
             "different flags of jax or XLA": manifest.get("environment", {}),
-            **{
-                f"different weights behind initial.{key}": digest for key, digest in initial.items()
-            },
+            **{f"different weights from initial.{key}": digest for key, digest in initial.items()},
             **{f"different code of {key}": digest for key, digest in own.items()},
-            "one was extended, so its first updates were not of this config": manifest.get("legs"),
+            "a run was extended, so its first updates used another config": manifest.get("legs"),
         }
         if "model.dtype" not in changed:
             facts["different precision"] = config["model.dtype"]
@@ -137,7 +136,7 @@ def computed_otherwise(
 def among(
     runs: Sequence[RunFacts], differences: Callable[..., list[str]], *arguments: Any
 ) -> list[str]:
-    """Returns, without repetition, the differences between the first run and the others."""
+    """Returns the distinct results of `differences` between the first run and each other run."""
     pairs = (differences(run, runs[0], *arguments) for run in runs[1:])
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 
@@ -148,10 +147,11 @@ _ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words that make 
 
 
 def passed(values: Sequence[float], score: float, larger_is_better: bool) -> bool:
-    """Returns whether the scores of n seeds are better than `score`, by a one-sided t test.
+    """Returns whether a baseline is better than a simple method, by a one-sided t test.
 
-    A baseline that is no better than the simple method passes in at most 5 % of looks. The score of
-    a single seed is compared without a test.
+    `values` are the baseline's scores, one per seed; `score` is that of the simple method. A
+    baseline that is no better passes with probability at most 5 % at each test; a single seed is
+    compared without a test.
     """
     gains = (1 if larger_is_better else -1) * (np.asarray(values, float) - score)
     if len(gains) < 2:
@@ -161,9 +161,9 @@ def passed(values: Sequence[float], score: float, larger_is_better: bool) -> boo
 
 
 def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[str, Any]:
-    """Returns the gate from gate_of with the baseline's mean, whether it passed, and a sentence.
+    """Returns a gate from gate_of, extended by the base's mean score, the result and a sentence.
 
-    `values` are the scores of the baseline's seeds in the gate's metric.
+    `values` are the base's scores in the gate's metric, one per seed.
     """
     score, larger_is_better = gate["score"], gate["metric"] == "accuracy"
     holds = passed(values, score, larger_is_better)
@@ -174,7 +174,7 @@ def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[st
         word = "better" if holds else "not surely better" if is_above else "no better"
         sentence = (
             f"the base's {gate['split']}/{gate['metric']} of {mean:.4g} is {word} than "
-            f"{score:.4g}, what {METHODS[gate['method']]} reaches"
+            f"{score:.4g}, the score of {METHODS[gate['method']]}"
         )
     return {**gate, "base": mean, "passed": holds, "told": sentence}
 
@@ -187,27 +187,27 @@ def at_an_end(
     margin: float,
     larger_is_better: bool,
 ) -> str:
-    """Returns why base and arm both score too near one end of a metric to be compared, or "".
+    """Returns the reason why two arms score too near one end of a metric to be compared, or "".
 
-    `base` and `arm` are scores over seeds; `best` and `floor` are from best_and_guess.
+    `base` and `arm` are scores over seeds; `best` and `floor` come from best_and_guess.
     """
     if not len(base) or not len(arm):
         return ""
     sign = 1 if larger_is_better else -1
     means = [sign * float(np.mean(values)) for values in (base, arm)]
     if best is not None and min(means) >= sign * best - margin:
-        return f"base and arm are both within {margin:g} of {best:.4g}, the best there is"
+        return f"base and arm are both within {margin:g} of {best:.4g}, the best possible score"
     if floor is not None and max(means) <= sign * floor + margin:
-        return f"neither base nor arm is {margin:g} better than {floor:.4g}, that of a guess"
+        return f"neither base nor arm is {margin:g} better than {floor:.4g}, the score of a guess"
     return ""
 
 
 def best_and_guess(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str
 ) -> tuple[float | None, float | None]:
-    """Returns the best possible score in a metric and that of a guess, each None if unknown.
+    """Returns the best possible test score in a metric and that of a guess, each None if unknown.
 
-    `scores` are those from data/baselines, method -> split -> metric -> score.
+    `scores` come from data/baselines, method -> split -> metric -> score.
     """
     best = scores.get("known floor", {}).get("test", {}).get(metric)
     floors = [scores[name]["test"].get(metric) for name in FLOORS if name in scores]
@@ -231,9 +231,9 @@ def decide(
 ) -> dict[str, Any]:
     """Returns the verdict on an arm from scores alone.
 
-    The arguments are as in statistics.compare; the rest is taken from the sealed question.
-    `computes_the_same` is True if base and arm give every test example the same loss, or None if
-    unknown.
+    `base`, `arm`, `level` and `family` are as in statistics.compare; its other arguments come from
+    `sealed`. `computes_the_same` is True if base and arm give every test example the same loss, or
+    None if unknown.
     """
     (contrast,) = statistics.compare(
         base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
@@ -246,8 +246,8 @@ def decide(
         elif computes_the_same is False:
             verdict["verdict"] = REFUSED
             verdict["words"] = (
-                "refused: the same score in every seed, though the losses differ: the metric does "
-                "not tell them apart"
+                "refused: the same score for every seed though the losses differ: the metric "
+                "does not tell base and arm apart"
             )
     is_tuned = sealed["tuning"] or _RATE in sealed["arms"].get(name, {})  # or added after the seal
     if not is_tuned and verdict["verdict"] in (BETTER, WORSE, SAME, UNRESOLVED, UNSTABLE):
@@ -258,10 +258,10 @@ def decide(
 def level_of_arm(
     planned: Sequence[int], count: int, earlier: Sequence[int], looks_elsewhere: int
 ) -> float:
-    """Returns the level of a look at one arm; see level_of_look.
+    """Returns the level of a look at one arm; the first three arguments are as in level_of_look.
 
-    After looks by other studies at the same contrast, no look counts as planned: each of theirs
-    halves the level, and so does each earlier look of this study.
+    `looks_elsewhere` counts the looks of other studies at the same contrast. After any of these, no
+    look counts as planned, and each of them and each earlier look of this study halves the level.
     """
     if looks_elsewhere:
         return statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(looks_elsewhere + len(earlier))
@@ -402,7 +402,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
         every = dict.fromkeys(run.config["evaluation.every"] for run in pair)
         if needs_curve and every.keys() != {asked}:
             looked = " and ".join(map(str, every))
-            refusals.append(f"curves were looked at every {looked} updates; asked was {asked}")
+            refusals.append(f"curves were measured every {looked} updates instead of {asked}")
     finished = itertools.chain.from_iterable(done.values())
     if len({cell.metric_facts().get(study.metric, {}).get("code") for cell in finished}) > 1:
         refusals.append(f"{study.metric} was measured by different code")
@@ -415,7 +415,7 @@ _PARTS = 8  # of a text with fewer documents; few and long, so nearly independen
 
 
 def _computes_the_same(study: Study, arm: str) -> bool | None:
-    """Returns whether an arm gives every test example the base's loss; None if unknown."""
+    """Returns whether an arm and the base give each test example the same loss; None if unknown."""
     for seed in study.seeds:
         columns, base_columns = (_columns_of(study.cell(n, seed)) for n in (arm, study.base))
         if not columns or not base_columns:
@@ -426,7 +426,10 @@ def _computes_the_same(study: Study, arm: str) -> bool | None:
 
 
 def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[str, Any] | None:
-    """Returns the interval of the difference for new text (seeds and clusters crossed), or None."""
+    """Returns the interval of the difference for new text, or None if it cannot be computed.
+
+    Seeds and clusters of test sequences are crossed, as in statistics.beyond_this_text.
+    """
     if study.metric not in ("loss", "bits_per_byte", "accuracy") or len(seeds) < 3:
         return None
     rows = []
@@ -455,7 +458,7 @@ def _shares_of(columns: Mapping[str, np.ndarray], metric: str) -> np.ndarray:
 def _clusters_of(cell: Cell) -> np.ndarray:
     """Returns the cluster of each test sequence, [q]: its document, or its part of a long text.
 
-    Windows of one text are neighbours with correlated losses; sentences and images are not.
+    Neighbouring windows of a text have correlated losses. A sentence or image is its own cluster.
     """
     columns = _columns_of(cell)
     count = len(columns["loss"])
@@ -466,7 +469,7 @@ def _clusters_of(cell: Cell) -> np.ndarray:
 
 
 def _columns_of(cell: Cell) -> dict[str, np.ndarray]:
-    """Returns loss, weight and so on for each test sequence, [q]; {} if they cannot be read."""
+    """Returns columns such as `loss` and `weight`, [q] over test sequences; {} if unreadable."""
     try:
         with np.load(inside(cell.path, "sequences.npz")) as stored:
             names = [name for name in stored.files if name.startswith("test/")]

@@ -27,17 +27,18 @@ FILE = "ladder.json"
 
 
 class Ladder(NamedTuple):
-    """A baseline option, `key`, and a design for each of its values, ascending."""
+    """A baseline option, `key`, and `rungs`: a design for each of its values, ascending."""
 
     key: str
     rungs: dict[float, Design]
 
 
 def ladder_of(text: str, design: Design) -> Ladder:
-    """Parses `--ladder`, KEY=VALUE,VALUE: two or more numbers, ascending, for the baseline.
+    """Parses `--ladder`, KEY=NUMBER,NUMBER: an option of the baseline, and two or more values.
 
     Raises:
-      InvalidInput: The text has a different form, or an arm sets the option.
+      InvalidInput: The text has a different form, the values do not ascend, or an arm sets the
+        option.
     """
     points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
     keys = {key for point in points.values() for key in point}
@@ -65,7 +66,7 @@ def ladder_of(text: str, design: Design) -> Ladder:
 
 
 def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
-    """Records a ladder's question before its first cell; without `write`, only checks it.
+    """Records a ladder before its first cell; without `write`, only checks the directory.
 
     Raises:
       InvalidInput: `workdir` already holds a different ladder.
@@ -97,7 +98,7 @@ def rung_name(key: str, value: float) -> str:
 
 
 def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
-    """Compares the verdicts of the rungs, writes the files and returns ladder.json's content."""
+    """Compares the verdicts of the rungs, writes all files, and returns ladder.json's content."""
     studies = [Study(rung_path(workdir, ladder.key, value)) for value in ladder.rungs]
     verdicts = [study.verdicts() for study in studies]
     first = verdicts[0]
@@ -133,9 +134,9 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
 
 
 def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns, by option that all arms set, its best value at each rung and how far it moved.
+    """Returns the best value at each rung of an option that is the only one in which arms differ.
 
-    The factor is from the first rung with a best value to the last.
+    `moved` is the factor from the first rung with a best value to the last, which are in `between`.
     """
     optima: dict[str, dict[str, Any]] = {}
     for key, groups in sweeps_of(studies[0], verdicts[0]).items():
@@ -152,7 +153,7 @@ def _optima(studies: Sequence[Study], verdicts: Sequence[Mapping[str, Any]]) -> 
 
 
 def ladder_text(ladder: Mapping[str, Any]) -> str:
-    """Returns the ladder as Markdown: best values of swept options, a row for each arm and rung."""
+    """Returns a ladder as Markdown: best values of swept options, and a row per arm and rung."""
     values = ladder["values"]
     rows = [
         [arm, f"{value:g}", signed(v["mean"]), spell_interval(v["interval"]), v["words"]]
@@ -176,7 +177,7 @@ def ladder_text(ladder: Mapping[str, Any]) -> str:
         if "moved" in optimum:
             start, end = (values[place] for place in optimum["between"])
             says += f" moves by x {_spelled(optimum['moved'])} from {start:g} to {end:g}"
-        by = "by a parabola, 95 % each; ends beyond what was tried are extrapolated"
+        by = "from a parabola, 95 % each; ends beyond the tried values are extrapolated"
         sentences.append(f"- **{says}**: {found} ({by})")
     return "\n".join([head, *sentences, "", as_markdown(heads, rows)])
 
@@ -200,14 +201,14 @@ def run_ladder(
     root: str | Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs and judges every rung, and compares them; the arguments are as in running.run.
+    """Runs and judges every rung, and compares the rungs; the arguments are as in running.run.
 
     Returns:
       The content of ladder.json; {} for a dry run.
 
     Raises:
-      InvalidInput: The data of a rung is missing, or an arm does not fit it; nothing ran.
-      CellsLost: Some cells failed; all others ran, and possible verdicts were written.
+      InvalidInput: A rung's design, data or directory is not valid; nothing ran.
+      CellsLost: Some cells failed; all others ran, and the ladder's files were written.
     """
     from transformer_jax.studies.running import planned
     from transformer_jax.studies.workers import CellsLost

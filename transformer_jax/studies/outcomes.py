@@ -1,4 +1,4 @@
-"""The outcome of a run, and the words for an arm compared with the base."""
+"""The outcome of a run, and the words for a verdict on an arm."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,9 @@ class Outcome(NamedTuple):
     """Outcome of a cell.
 
     Attributes:
-      value: Value of the primary metric, or None.
-      diverged: True if the run was not finite, or ended worse than an untrained model in training
-        and test. Such an outcome is never dropped.
+      value: Final test score in the primary metric, or None without one.
+      diverged: True if the run's values were not finite, or if its final training and test losses
+        were worse than an untrained model's. Such an outcome is never dropped.
       first: Update at which the validation score first reached the target; None if it never did
         or there is no target.
       last: Last update of the run.

@@ -1,4 +1,4 @@
-"""A base and one change to it, trained with the same seeds, for the referee.
+"""Runs of a base and of one change to it, paired by seed, for the referee.
 
 Scores are those of the validation split, so that nothing is selected on the test split.
 """
@@ -24,7 +24,7 @@ _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREA
 
 
 class TrainedPairs:
-    """Base and change, trained with the same seeds; `cost` has their cost differences in words."""
+    """Runs of a base and of a change, paired by seed; `cost` has cost differences as text."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class TrainedPairs:
         stop: StopSignal,
         allow: Collection[str],
     ) -> None:
-        """Prepares base and change; `allow` has the modules that the base is allowed to import.
+        """Prepares base and change of the try `this`; `allow` has the base's permitted modules.
 
         Raises:
           InvalidInput: The change has no effect or is scored on different data, or the base names
@@ -57,10 +57,10 @@ class TrainedPairs:
             arm.find_folder(1)
         task = self._arms[_BASE].prepared.task
         if asked["metric"] == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
-            raise InvalidInput("--metric=bits_per_byte: the targets of this data are not bytes")
+            raise InvalidInput("--metric=bits_per_byte: this data's targets have no byte counts")
         if scored_on_other_data(self._arms, _BASE):
-            self._refuse("what it is scored on is not the base's, so that no scores compare")
-        with progress.busy("looking whether the change took"):
+            self._refuse("it is scored on different data from the base; expected the same data")
+        with progress.busy("checking that the change has an effect"):
             builder.certificates(self._arms, {})
         baselines = builder.baselines(self._arms[_BASE])
         try:
@@ -72,16 +72,16 @@ class TrainedPairs:
         self.cost: Sequence[str] = [*unmatched(costs, _BASE).values()]
 
     def missing(self, seeds: Sequence[int]) -> int:
-        """Returns the number of pairs that are not complete."""
+        """Returns the number of pairs, one per seed, in which a run has no outcome yet."""
         pairs = map(self._pair, seeds)
         return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
 
     def train(self, seeds: Sequence[int]) -> None:
-        """Trains the pairs that have not been trained yet.
+        """Trains the runs without an outcome in the pairs for these seeds.
 
         Raises:
-          CannotTrain: A run with the change failed.
-          Stop: Results could not be written to disk; the change is not to blame.
+          CannotTrain: A run with the change diverged or failed.
+          Stop: A run failed for a reason other than the change, e.g. a full disk.
           Interrupted: The process received a signal; cells in progress were saved.
           InvalidInput: Base and change are scored differently, or the base has not learned or
             cannot be trained.
@@ -96,7 +96,7 @@ class TrainedPairs:
                 if not learned["passed"]:
                     raise InvalidInput(
                         f"--base={self._where}: the base has not learned: {learned['told']}\n"
-                        "train it longer, or begin in another --base with another --gate"
+                        "train it longer, or begin in a different --base with a different --gate"
                     )
         self._run([cell for pair in pairs for cell in pair])
         base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in pairs[0])
@@ -108,7 +108,7 @@ class TrainedPairs:
         if waiting:
             workers = Workers(Estimate(1), self._progress, self._stop)
             workers.run(self._arms, waiting, len(cells))
-            self._stop.end("interrupted, the running cells are saved; the same change goes on")
+            self._stop.end("interrupted; running cells are saved, and the same change continues")
         for cell in cells:
             state, reason = cell.state(), cell.reason()
             message = f"seed {cell.seed} {state} {reason}".rstrip()
@@ -121,7 +121,7 @@ class TrainedPairs:
                 raise CannotTrain(message)
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
-        """Returns the differences, change minus base, of finished pairs; positive is better."""
+        """Returns the score difference of each finished pair; positive favours the change."""
         sign, metric = 1.0 if self._design.larger_is_better else -1.0, self._design.metric
         return [
             sign * (change.means("validation")[metric] - base.means("validation")[metric])

@@ -1,8 +1,8 @@
-"""Changes to a growing base, one by one: screened, confirmed on fresh seeds, kept or dropped.
+"""Tests of one change after another to a growing base: screening, confirmation, decision.
 
-The screening uses the same few seeds for all changes. A promising change is then trained with the
-base on fresh seeds until the e-value suffices (kept), the evidence turns against it or the seeds
-are used up (dropped), or the time is used up (undecided; the try can be continued).
+The screening uses the same few seeds for all changes. A promising change and the base are then
+trained on fresh seeds until the e-value suffices (kept), the evidence turns against the change or
+the seeds are used up (dropped), or the time is used up (undecided; the try can be continued).
 """
 
 import contextlib
@@ -38,11 +38,11 @@ _FUTILE = 0.2  # e-value below which a confirmation ends
 
 
 def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
-    """Returns the e-value for a mean above 0 of independent normal differences, [...].
+    """Returns the e-value, [...], as evidence that the mean of normal differences is above 0.
 
-    It is 1, no evidence, without seeds or if the differences are equal up to rounding.
-    `differences` are [..., n] over n seeds; `prior` is the variance of the effect, in squared
-    deviations of a difference.
+    `differences` are independent, [..., n] over n seeds; `prior` is the prior variance of their
+    mean, in squared standard deviations of a difference. The e-value is 1 (no evidence) without
+    seeds, or if the differences are equal up to rounding.
     """
     d = np.asarray(differences, float)
     n = d.shape[-1]
@@ -80,21 +80,21 @@ def anytime_interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def share_of(test: int) -> float:
-    """Returns gamma, the share of the t-th confirmation, t >= 1; all shares sum to 1.
+    """Returns gamma_t, the share of FDR for confirmation t = `test` >= 1; all shares sum to 1.
 
-    With a decay of t^-1.3, effects of 1.5 deviations are still found after hundreds of
-    confirmations; with 1 / t^2 they are not.
+    As gamma_t decays like t^-1.3, effects of 1.5 deviations are still found after hundreds of
+    confirmations; with 1 / t^2, they would not be.
     """
     return test**-_FALL / float(special.zeta(_FALL))
 
 
 def needed(test: int, num_kept: int) -> float:
-    """Returns the e-value that keeps a change in the t-th confirmation, after `num_kept` others."""
+    """Returns the e-value required in confirmation `test`, after `num_kept` kept changes."""
     return 1 / (FDR * share_of(test) * (num_kept + 1))
 
 
 def looks_good(differences: Any) -> bool:
-    """Returns whether a screened change gets fresh seeds: its mean is a standard error above 0."""
+    """Returns whether a change passes the screening: its mean is a standard error above 0."""
     if not len(differences):
         return False
     mean, error, _ = paired_t(differences)
@@ -102,7 +102,7 @@ def looks_good(differences: Any) -> bool:
 
 
 def is_futile(differences: Any) -> bool:
-    """Returns whether a confirmation can end early: the evidence has turned against the change."""
+    """Returns whether a confirmation can end early, since the evidence is against the change."""
     return len(differences) >= FEWEST and float(e_value(differences)) < _FUTILE
 
 
@@ -113,7 +113,7 @@ _FIRST_FRESH = 100  # first seed of confirmations; the screening uses seeds from
 
 
 class Confirmation(NamedTuple):
-    """A test of a change: the e-value that keeps it, and fresh seeds, to be used in order."""
+    """A test of a change: the e-value required to keep it, and fresh seeds in order of use."""
 
     needed: float
     seeds: range
@@ -124,10 +124,10 @@ class Try(NamedTuple):
 
     Attributes:
       number: Number of the try, starting at 1.
-      change: Full key -> text of the value.
-      base: Changes kept in the base at that time, full key -> text.
-      confirmation: The confirmation, or None before there is one.
-      ended: The last result, or None before there is one.
+      change: The changed options, full key -> value as text.
+      base: Changes that the base had at that time, full key -> value as text.
+      confirmation: The try's confirmation, or None if none has begun.
+      ended: The journal's entry for the latest result, or None if there is none.
     """
 
     number: int
@@ -152,7 +152,7 @@ class Journal:
         self._made: dict[str, dict[str, Any]] = {}  # base and change -> config, flattened
 
     def begin(self, config: ConfigDict, facts: Mapping[str, Any]) -> None:
-        """Writes the config of the base and the first event, with metric, margin and gate."""
+        """Writes the base's config and the first event; `facts` are metric, margin and gate."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._made.clear()
         text = to_json(config)
@@ -161,7 +161,7 @@ class Journal:
         self.add("begun", {"config_sha256": digest, **facts})
 
     def add(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Appends an event."""
+        """Appends an event, with the current time and further facts."""
         self._rows.add({"event": event, "time": now(), **facts})
 
     @property
@@ -185,7 +185,7 @@ class Journal:
         digest, begun = hashlib.sha256(text.encode()).hexdigest(), self.begun
         if begun is None or digest != begun["config_sha256"]:
             raise InvalidInput(
-                f"{file}: it was edited since the first try; begin in another --base"
+                f"{file}: the file was edited or removed; begin in a different --base"
             )
         return from_json(text, str(file))
 
@@ -204,7 +204,7 @@ class Journal:
         return list(tries.values())
 
     def base(self) -> dict[str, str]:
-        """Returns the kept changes as texts of values by full key."""
+        """Returns the kept changes, full key -> value as text."""
         base: dict[str, str] = {}
         for attempt in self.tries():
             if attempt.is_kept:
@@ -212,9 +212,9 @@ class Journal:
         return base
 
     def try_of(self, change: Mapping[str, str]) -> Try:
-        """Returns the try of a change on the current base, or a new one, which `note` can record.
+        """Returns the recorded try of a change on the current base, or else a new, unrecorded one.
 
-        For a change that is already part of the base, this is the try that added it.
+        For a change that is already part of the base, returns the try that added the change.
 
         Raises:
           InvalidInput: The change is empty, has no effect, or does not give a valid config.
@@ -241,16 +241,16 @@ class Journal:
                 if may_be and made(attempt.change) == after:
                     return attempt
         if is_part:
-            raise InvalidInput(f"--change={spelled(change)}: the base has it already")
+            raise InvalidInput(f"--change={spelled(change)}: the base has this change already")
         return Try(len(self.tries()) + 1, dict(change), base)
 
     def note(self, this: Try) -> None:
-        """Records a try if it is new."""
+        """Records a try in the journal if it is new."""
         if all(attempt.number != this.number for attempt in self.tries()):
             self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
 
     def confirm(self, number: int) -> Confirmation:
-        """Records and returns a confirmation for a try: fresh seeds and the required e-value."""
+        """Records and returns a confirmation of try `number`: fresh seeds, required e-value."""
         tries = self.tries()
         used = [attempt.confirmation.seeds.stop for attempt in tries if attempt.confirmation]
         num_kept = sum(attempt.is_kept for attempt in tries)
@@ -273,15 +273,15 @@ def spelled(change: Mapping[str, str]) -> str:
 
 # ---------------------------------------------------------------- referee
 
-_TIME_IS_UP = "the time is used up; the same change again goes on"
+_TIME_IS_UP = "the time is used up; try the same change again to continue"
 
 
 class CannotTrain(Exception):
-    """Training with the change diverges, does not fit into memory, or fails."""
+    """Training with the change diverged, ran out of memory, or failed."""
 
 
 class Referee:
-    """Runs tries and decides them, in the folder of a journal that has begun."""
+    """Referee that trains and decides tries, in the folder of a journal that has begun."""
 
     def __init__(
         self,
@@ -296,9 +296,9 @@ class Referee:
         self._pair_seconds = 0.0  # per pair, for the last pairs that were trained
 
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
-        """Tries a change or continues its try; if it is decided, only reports the result.
+        """Tries a change or continues its try; a decided try is only reported.
 
-        `budget` is the number of seconds after which no further pair is started.
+        `budget` is the number of seconds after which no further pair of runs is started.
 
         Returns:
           The journal's entry for the end of the try, with `known` if it was decided before.
@@ -313,7 +313,7 @@ class Referee:
         self.journal.note(this)
         screened: list[float] = []
         fresh: list[float] = []
-        outcome, reason = DROPPED, "it does not look good in the screening"
+        outcome, reason = DROPPED, "it does not look promising in the screening"
         try:
             is_trained = self._train(pairs, range(SCREENING), ends)
             screened = pairs.differences(range(SCREENING))
@@ -347,7 +347,7 @@ class Referee:
         return facts
 
     def _train(self, pairs: Any, seeds: Sequence[int], ends: float) -> bool:
-        """Returns True after training missing pairs, or False if the time left is too short."""
+        """Trains the missing pairs; returns False, training nothing, if too little time is left."""
         missing, now = pairs.missing(seeds), self._clock()
         if missing and (now >= ends or now + missing * self._pair_seconds > ends):
             return False
@@ -359,7 +359,10 @@ class Referee:
     def _confirm(
         self, confirmation: Confirmation, pairs: Any, fresh: list[float], ends: float
     ) -> tuple[str, str]:
-        """Fills `fresh` with the differences; returns the outcome of the try, and the reason."""
+        """Runs a confirmation, and returns the try's outcome and the reason.
+
+        The differences on fresh seeds are stored in `fresh`.
+        """
         for count in range(FEWEST, len(confirmation.seeds) + 1):
             seeds = confirmation.seeds[:count]
             if not self._train(pairs, seeds, ends):

@@ -1,4 +1,4 @@
-"""The report of a study: report.html, and the same as report.md with figures next to it."""
+"""The report of a study, as report.html and as report.md with figures next to it."""
 
 import base64
 import contextlib
@@ -52,7 +52,7 @@ _HEAD = """<!doctype html>
 
 
 class Page:
-    """A page in Markdown that is written part by part; empty parts are left out."""
+    """A Markdown page that is written section by section; empty parts are left out."""
 
     def __init__(self, title: str) -> None:
         """Begins the page with its title."""
@@ -60,7 +60,7 @@ class Page:
         self._pictures: dict[str, bytes] = {}
 
     def heading(self, text: str) -> None:
-        """Begins a section."""
+        """Begins a section with a heading."""
         self._parts.append(f"## {_plain(text)}")
 
     def paragraph(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Page:
             self._parts.append(_plain(text))
 
     def bullets(self, items: Iterable[str]) -> None:
-        """Adds a list."""
+        """Adds a bulleted list."""
         if lines := [f"- {_plain(item)}" for item in items]:
             self._parts.append("\n".join(lines))
 
@@ -85,7 +85,7 @@ class Page:
             self._parts.append(as_markdown(heads, listed).rstrip())
 
     def figure(self, name: str, svg: bytes, caption: str) -> None:
-        """Adds a figure: the file `name` next to report.md, and a part of report.html itself."""
+        """Adds a figure; report.md refers to the file `name`, and report.html embeds the SVG."""
         self._pictures[name] = svg
         self._parts += [f"![{_plain(caption)}]({name})", f"*{_plain(caption)}*"]
 
@@ -111,7 +111,7 @@ class Page:
 
 
 def _plain(text: str) -> str:
-    """Returns a text on one line, escaped so that nothing in it is markup."""
+    """Returns a string on one line, escaped so that nothing in it is Markdown."""
     plain = re.sub(r"([\\`<*_\[\]&])", r"\\\1", " ".join(text.split()))
     return re.sub(r"^(\d*)([#+\->=~.)])", r"\1\\\2", plain)
 
@@ -126,14 +126,14 @@ HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 def judge_in(
     folder: Path, rows: Any, earlier_looks: Sequence[int] = (), **asked: Any
 ) -> list[Result]:
-    """Judges scores as `judge` does, as a further look if the folder has earlier ones.
+    """Judges scores with `judge`, which is told the looks that the folder's register records.
 
     Writes verdicts.json, report.md, report.html, the forest plot and register.jsonl to the folder.
 
-    The arguments are as in `judge`; `earlier_looks` are those that the register does not have.
+    The arguments are as in `judge`; `earlier_looks` are looks that the register lacks.
 
     Raises:
-      InvalidInput: The folder contains something else, or `judge` raises it.
+      InvalidInput: The folder contains something else, or `judge` refuses an argument.
     """
     register = AppendedRows(folder, NAME)
     rows_before = register.rows()
@@ -142,7 +142,7 @@ def judge_in(
     present += [NAME] if rows_before else []
     if present and not shown:
         raise InvalidInput(
-            f"--workdir={folder}: {present[0]} of something else is there; choose another folder"
+            f"--workdir={folder}: it contains {present[0]} from another source; choose a new folder"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def judge_in(
 def result_rows(
     results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
 ) -> tables.Rows:
-    """Returns one row per arm, with the columns HEADS."""
+    """Returns table rows, one per arm, with the columns HEADS."""
     rows = []
     for found in results:
         numbers = signed(found.estimate), spell_interval(found.interval), spell(found.p, 3)
@@ -212,6 +212,7 @@ def result_rows(
 _LISTED = 8  # most arms named at the head of the page
 _CAPTIONS = {
     "forest": "Rings: seeds. Bars: simultaneous intervals. Shaded: within the margin.",
+    "updates": "Updates until each run reaches the target; crosses mark runs that do not.",
     "sweep": "Score over the option: mean and range over seeds.",
     "curves": "Learning curves: mean and range over seeds.",
 }
@@ -232,7 +233,7 @@ def judge_and_report(study: Study, progress: Progress) -> dict[str, Any]:
 
 
 def write_report(study: Study) -> Path:
-    """Writes the page and its figures; returns the path of report.html."""
+    """Writes a study's report and its figures; returns the path of report.html."""
     verdicts, sealed, record = study.verdicts(), study.sealed, study.record
     figures: dict[str, bytes] = {}
     with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
@@ -242,7 +243,7 @@ def write_report(study: Study) -> Path:
     page = Page(sealed["question"])
     page.paragraph(" ".join(answers(verdicts)))
     page.table(tables.HEADS, tables.verdict_rows(study.arms, verdicts))
-    for name in ("forest", "sweep"):
+    for name in ("forest", "updates", "sweep"):
         if name in figures:
             page.figure(f"{name}.svg", figures[name], _CAPTIONS[name])
     page.bullets([*tables.notes_on(verdicts), *best_of_sweeps(study, verdicts)])
@@ -278,7 +279,7 @@ def write_report(study: Study) -> Path:
 
 
 def answers(verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns one sentence per arm with its answer and numbers; many arms are only counted."""
+    """Returns one sentence per arm with its verdict and numbers; arms after 8 are only counted."""
     base, sentences = verdicts["base"], []
     for name, arm in verdicts["arms"].items():
         # With a target, no mean is judged, and the words state the counts.
@@ -326,11 +327,12 @@ def _changes(page: Page, study: Study) -> None:
         found = arm["certificate"]
         apart = [_few(found[part]) for part in ("only_here", "only_base")]
         rows.append([name, *tables.change_cells(found), *apart])
-    heads = ["arm", *tables.CHANGE_HEADS, "only here", "only in the base"]
-    page.table(heads, rows, "Did the change take?")
+    heads = ["arm", *tables.CHANGE_HEADS, "extra parameters", "missing parameters"]
+    page.table(heads, rows, "Effect of each change before training")
     page.paragraph(
-        "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
-        "values. Δ: relative difference of logits and gradients from the base, and the loss's."
+        "With seed 0. Same start: share of the arm's parameters that have the base's initial "
+        "values. Δ: relative difference of logits and gradients from the base, and the difference "
+        "of losses."
     )
     if keys := list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"])):
         rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]

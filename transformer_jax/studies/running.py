@@ -1,4 +1,4 @@
-"""A study from question to verdict: prepared, planned, sealed, run and judged."""
+"""Running of a study, from the question to the verdict: plan, seal, runs and judgement."""
 
 import contextlib
 import math
@@ -47,7 +47,7 @@ def tune(
 
     Returns:
       A dict by arm: `key`, `grid` and `seeds`, the `chosen` value, `scores` by grid value and seed
-      (None: diverged), the number of `runs`, and `refused`: why the arm gets no verdict, or "".
+      (None: no score), the number of `runs`, and `refused`, a reason against a verdict or "".
     """
     assert design.tuning is not None
     key, grid, seeds = design.tuning.key, design.tuning.grid, design.tuning.seeds
@@ -106,14 +106,14 @@ def run(
     cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> Study:
-    """Runs the missing cells of a study and judges it; nothing is run twice.
+    """Runs the missing cells of a study, judges it and returns it; finished cells are reused.
 
     Args:
-      design: The question.
+      design: The question, arms and rules of the study.
       workdir: Directory of the study.
-      seeds: Seeds to run; those of earlier launches stay.
-      members: Number of members that a program trains at a time, or None for the earlier number;
-        see members_of.
+      seeds: Seeds to run; those of earlier launches are kept.
+      members: Number of members that a program trains at a time, or None for that of the earlier
+        launch or the default; see members_of.
       retry: Whether failed cells are tried again.
       dry_run: Whether to stop after the plan.
       root: Directory that holds `cells`, shared by all studies below it; workdir's parent if None.
@@ -146,7 +146,7 @@ def planned(
     dry_run: bool = False,
     **options: Any,
 ) -> Generator["Launch"]:
-    """Plans a study and shows the plan; locks its directory unless it is a dry run.
+    """Yields a Launch whose plan was shown; locks the study's directory unless `dry_run`.
 
     The arguments are as in `run`; `options` are members, root and cluster.
     """
@@ -184,7 +184,7 @@ class Launch:
         self.seeds = sorted({*study.begun(), *seeds})
         if design.tuning and set(self.seeds) & set(design.tuning.seeds):
             raise InvalidInput(
-                f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
+                f"--seeds: {design.tuning.seeds} are reserved for tuning; expected different seeds"
             )
         default_root = study.root if study.record else study.path.absolute().parent
         self.root = Path(root) if root else default_root
@@ -193,7 +193,7 @@ class Launch:
         if study.record and study.base not in design.arms:
             raise InvalidInput(
                 f"--workdir={study.path}: it holds a study of {', '.join(study.arms)} with the "
-                f"base {study.base!r}, which is not an arm any more; choose another --workdir"
+                f"base {study.base!r}, which is no longer an arm; choose another --workdir"
             )
         refuse_what_is_not_installed(design.config_of(design.base))
         arms_before = study.record.get("arms", {})
@@ -213,13 +213,13 @@ class Launch:
             if self.missing or self.untuned:
                 self.estimate = calibrate(self.arms, design.base, members)
         self.workers = Workers(self.estimate, progress, stop)
-        with progress.busy("looking whether each arm's change took"):
+        with progress.busy("checking that each arm's change has an effect"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
         self.planning = time.monotonic() - started
 
     def _baselines(self) -> dict[str, Any]:
-        """Returns the scores of simple methods on the base's data, and the gate."""
+        """Returns the scores of simple methods on the base's data, and the gate to beat."""
         base = self.arms[self.design.base]
         baselines: dict[str, Any] = self.study.record.get("baselines", {})
         if baselines.get("data") != base.data:
@@ -249,13 +249,13 @@ class Launch:
         return {arm["hash"]: arm["certificate"] for arm in arms.values()}
 
     def _cells(self) -> list[Cell]:
-        """Returns all cells, those of one seed before those of the next."""
+        """Returns all cells, ordered by seed and then by arm."""
         return [arm.cell(self.root, seed) for seed in self.seeds for arm in self.arms.values()]
 
     # ---- the plan
 
     def seconds_to_come(self) -> dict[str, float]:
-        """Returns the expected seconds for missing `cells` and, if there is one, the `tuning`."""
+        """Returns the expected seconds for missing `cells` and, if any is asked for, `tuning`."""
         seconds_of, tuning = self.estimate.seconds_of, self.design.tuning
         seconds = {"cells": sum(seconds_of(cell.arm) for cell in self.missing)}
         if tuning:
@@ -312,12 +312,12 @@ class Launch:
         for name, differences in tables.unmatched(costs, design.base).items():
             say(f"unmatched  {name}: {differences}")
         for name in scored_on_other_data(arms, design.base):
-            say(f"other data {name}: what it is scored on is not the base's: no verdict")
+            say(f"other data {name}: scored on different data from the base: no verdict")
 
     # ---- running
 
     def run(self, retry: bool) -> None:
-        """Seals the study, runs the missing cells, and judges it."""
+        """Seals the study, runs the missing cells, and judges the study."""
         # Between the plan and now other studies may have run; their time does not count.
         self.counted_until = time.monotonic() - self.planning
         self.stop.end("interrupted before this study was sealed")
@@ -333,7 +333,7 @@ class Launch:
         self.workers.refuse_lost()
 
     def _measure_later(self, cell: Cell, arm: Arm) -> None:
-        """Measures and writes metrics that a finished cell lacks; only reports a failure."""
+        """Measures and writes metrics that a finished cell lacks; a failure is only reported."""
         try:
             measure_later(cell, arm.prepared)
         except Exception as error:
@@ -341,7 +341,7 @@ class Launch:
             self.progress.say(f"no further metrics of {cell.arm}, seed {cell.seed}: {message}")
 
     def decide(self) -> None:
-        """Judges the study, writes every file, and reports the verdicts."""
+        """Judges the study, writes all its files, and reports the verdicts."""
         from transformer_jax.studies.report import judge_and_report
 
         for name, nbytes in self.workers.peak_bytes.items():
@@ -431,7 +431,7 @@ class Launch:
             where = (self.design, self.study.path, self.root)
             run_as_jobs(self.cluster, self.workers, *where, arms, waiting, len(cells))
         self._write_seconds()
-        self.stop.end("interrupted, the running cells are saved; the same command goes on")
+        self.stop.end("interrupted; running cells are saved, and the same command continues")
 
 
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:
@@ -451,7 +451,7 @@ def baselines_as_text(baselines: Mapping[str, Any]) -> str:
 def resolution(design: Design, count: int) -> str:
     """Returns a line about the effect that `count` seeds can detect, or about the target."""
     if design.target is not None:
-        return f"solved at  {design.target:g}: counts and updates until then are compared"
+        return f"solved at  {design.target:g}: compares runs that reach it, and updates until then"
     contrasts = len(design.primary) or len(design.others)
     effect = detectable(count, FOR_MEANS * level_of_look(count, design.looks) / contrasts)
     return (

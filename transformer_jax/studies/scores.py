@@ -1,4 +1,4 @@
-"""The public judge, for verdicts on scores from other code; see docs/comparing.md."""
+"""Public API for judging scores that other code produced; see docs/comparing.md."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -20,15 +20,16 @@ class Result(NamedTuple):
         or no verdict; empty for an arm that is not primary.
       reason: The verdict in full, or why there is none.
       estimate: Mean difference from the base; positive is better.
-      interval: Simultaneous interval; for an arm that is not primary, an interval on its own.
+      interval: Simultaneous interval; for an arm that is not primary, an individual interval.
       p: p value, adjusted for the number of primary arms.
       seeds: Seeds for which arm and base both have a value.
-      differences: Differences for these seeds.
-      seeds_needed: Seeds for 80 % power at the margin, or None if unknown.
-      level: Level of this look; in a share 1 - 0.8 level of studies, all intervals contain their
+      differences: Differences from the base for these seeds; positive is better.
+      seeds_needed: Number of seeds for 80 % power at the margin, or None if unknown.
+      level: Level of this look; in a share 1 - 0.8 level of studies, all intervals contain the true
         effects.
       solved: With a target: (runs that reach it, all runs), for arm and base.
-      updates: With a target: the median of `step`, for arm and base.
+      updates: With a target: the update by which half of the runs reach it, for arm and base, or
+        None if fewer than half do.
     """
 
     arm: str
@@ -57,32 +58,32 @@ def judge(
     target: float | None = None,
     family: int = 0,
 ) -> list[Result]:
-    """Compares every arm with a base, over seeds.
+    """Compares every arm with a base, paired by seed.
 
     Args:
       rows: Mappings with `arm`, `seed` and `value`, one per run, or a pandas DataFrame of them. A
         value that is not finite, or a true `diverged`, marks a diverged run. Rows of several
         `data_set`s are refused: judge one at a time.
       base: The baseline.
-      margin: The smallest difference that matters, > 0, in units of the value.
+      margin: The smallest difference that matters, > 0, in the same units as the values.
       larger_is_better: True if larger values are better.
       primary: Arms that the question is about, declared beforehand; the others get intervals but no
-        words. None means all.
+        verdicts. None means all.
       planned: Number of seeds at each planned look, if several are planned; this look is
-        recognised by its number of seeds.
+        recognised by its own number of seeds.
       earlier_looks: Number of seeds at each earlier look.
       target: Value at which a run counts as solved, if a mean would describe no run. Arms are then
         compared by the number of runs that reach it and by `step`, the updates until then (the
         last update for a run that never does).
-      family: Number of comparisons at an earlier look, if larger: an arm chosen from ten stays
-        one of ten.
+      family: Number of comparisons at an earlier look, used if it is larger than the present one:
+        an arm chosen from ten still counts as one of ten.
     Returns:
       One result per arm, in the order of the rows.
     Raises:
       InvalidInput: A column is missing, a row occurs twice, or an argument is not valid.
     """
     if target is not None and not math.isfinite(target):
-        raise InvalidInput(f"target={target}: expected a number, in units of the value")
+        raise InvalidInput(f"target={target}: expected a number in the same units as the scores")
     outcomes = outcomes_of(rows, with_steps=target is not None)
     arms = {arm: by_seed for arm, by_seed in outcomes.items() if arm != base}
     if not arms:
@@ -91,7 +92,7 @@ def judge(
         if arm not in outcomes:
             raise InvalidInput(f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}")
     if not (margin > 0 and math.isfinite(margin)):
-        raise InvalidInput(f"margin={margin}: expected a number > 0, in units of the value")
+        raise InvalidInput(f"margin={margin}: expected a number > 0, in the units of the scores")
     for name, looks in (("planned", planned), ("earlier_looks", earlier_looks)):
         if not all(look >= 1 for look in looks):
             raise InvalidInput(f"{name}={list(looks)}: expected numbers of seeds, 1 or more")
@@ -114,7 +115,7 @@ def judge(
 
 
 def _is_true(value: Any, row: int) -> bool:
-    """Returns whether `diverged` is true; it may be text from a file, a boolean or nan."""
+    """Returns whether a value of `diverged`, such as text, a boolean or nan, means true."""
     text = "" if value is None else str(value).strip().lower()
     if text in ("true", "yes", "t", "y"):
         return True
@@ -131,7 +132,7 @@ def _number(value: Any, column: str, row: int, expected: str = "a number") -> fl
 
 
 def _integer(value: Any, column: str, row: int) -> int:
-    """Returns a value as an integer; a DataFrame may hold it as 1.0."""
+    """Returns a value as an integer; a DataFrame may hold it as a float such as 1.0."""
     number = _number(value, column, row, "an integer")
     if not math.isfinite(number) or number != int(number):
         raise InvalidInput(f"scores: row {row}: {column}={value}: expected an integer")
@@ -139,12 +140,12 @@ def _integer(value: Any, column: str, row: int) -> int:
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
-    """Returns outcomes by arm and seed, in the order of the rows, with steps if needed."""
+    """Returns outcomes by arm and seed, in the order of the rows; reads `step` if `with_steps`."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
     sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
     if len(sets) > 1:
-        raise InvalidInput(f"scores: of data sets {', '.join(sets)}; judge one at a time")
+        raise InvalidInput(f"scores: rows of data sets {', '.join(sets)}; judge one set at a time")
     outcomes: dict[str, dict[int, Outcome]] = {}
     for number, row in enumerate(records, start=1):
         for column in _COLUMNS:
@@ -156,7 +157,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
         arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
         if seed in outcomes.setdefault(arm, {}):
             raise InvalidInput(
-                f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row a run"
+                f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row per run"
             )
         value = math.nan if row["value"] is None else _number(row["value"], "value", number)
         gone = _is_true(row.get("diverged"), number) or not math.isfinite(value)
@@ -164,8 +165,8 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
         is_told = last not in (None, "") and last == last  # a DataFrame has nan if there is none
         if with_steps and not is_told and not gone:
             raise InvalidInput(
-                f"scores: row {number} has no step; with a target expected the updates until "
-                "it was reached, or the last ones"
+                f"scores: row {number} has no step; with a target, expected the number of updates "
+                "until the run reached it or, if it never did, of all updates"
             )
         step = _integer(last, "step", number) if is_told else 0
         outcomes[arm][seed] = Outcome(None if gone else value, gone, step, step)

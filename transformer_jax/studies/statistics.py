@@ -1,12 +1,12 @@
 """Statistics for comparing arms over paired seeds; independent of models, files and jax.
 
-Arm and baseline share data order, dropout keys and initial values, so the replicate is the seed.
-With y the primary metric after the last update over the whole evaluation set, an arm is judged by
+Arm and baseline share data order, dropout keys and initial values, so each seed is a replicate.
+Let y be the primary metric on the whole evaluation set after the last update. An arm is judged by
 d_s = y_arm,s - y_base,s, oriented so that larger is better.
 
-Every word about a mean is read off one interval. At a look of level a over m contrasts it is
+Every verdict about a mean is read off one interval. At a look of level a over m contrasts, this is
 mean -+ t(1 - 0.4 a / m, n - 1) SE. In a share 1 - 0.8 a of studies, all m intervals contain their
-true effects, and then no word is false; the remaining 0.2 a is for divergence.
+true effects, and then no verdict is false; the remaining 0.2 a is for divergence.
 """
 
 import bisect
@@ -40,14 +40,14 @@ _MOST_SEEDS = 10_000
 
 
 def power_of_t(shift: float, freedom: float, level: float) -> float:
-    """Returns the power of the paired t test at an effect in units of the standard error."""
+    """Returns the power of the two-sided paired t test at an effect of `shift` standard errors."""
     cut = stats.t.ppf(1 - level / 2, freedom)
     tails = stats.nct.sf(cut, freedom, shift), stats.nct.cdf(-cut, freedom, shift)
     return float(np.nan_to_num(tails).sum())
 
 
 def detectable(count: int, level: float) -> float:
-    """Returns the effect that the paired t test finds with 80 % power, in units of s_d."""
+    """Returns the effect, in units of s_d, that a paired t test detects with 80 % power."""
     if count < 2:
         return math.inf
     root = math.sqrt(count)
@@ -59,7 +59,7 @@ def detectable(count: int, level: float) -> float:
 def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
     """Returns the power of two one-sided tests if the effect is 0.
 
-    The power is integrated over the sample deviation, on which both tests depend. The margin is in
+    The power is averaged over the sample deviation, on which both tests depend. The margin is in
     units of the standard error.
     """
     cut = stats.t.ppf(1 - level, freedom)
@@ -72,8 +72,8 @@ def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
 def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
     """Returns the smallest number of seeds with 80 % power at the margin, or None above 10,000.
 
-    The observed effect is not used. The deviation, s_d over `count` seeds, is replaced by its upper
-    bound s_d sqrt(nu / chi2(.20, nu)); `level` is 1 minus the coverage of the contrast's interval.
+    The observed effect is not used. `deviation`, s_d over `count` seeds, is replaced by its upper
+    bound s_d sqrt(nu / chi2(.20, nu)). `level` is 1 minus the coverage of the interval.
     """
     if count < 2 or not deviation > 0:
         return None
@@ -102,9 +102,9 @@ _WIDEST = 50.0  # logarithm of a factor; a wider interval is useless, and its en
 
 
 class Optimum(NamedTuple):
-    """The best value of an option, and its confidence interval.
+    """The best value of an option, and a confidence interval for it.
 
-    An end of the interval beyond the tried values is an extrapolation.
+    An end of the interval that lies beyond the tried values is extrapolated.
     """
 
     at: float
@@ -112,7 +112,7 @@ class Optimum(NamedTuple):
 
 
 def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Returns the value at the minimum of a parabola through the best one and its neighbours.
+    """Returns the value at the minimum of a parabola through the best value and its neighbours.
 
     The parabola is over the logarithm of the values: near an optimum the loss is quadratic in the
     logarithm of a learning rate, so grids that contain or straddle the optimum agree up to noise.
@@ -122,7 +122,7 @@ def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | No
       losses: Mean loss for each value, [V]; infinite if a run diverged.
 
     Returns:
-      The value, or None if the best one is the first or the last of the grid.
+      The value, or None if the best value is the first or the last of the grid.
     """
     y_V = np.asarray(losses, float)
     best = int(y_V.argmin())
@@ -141,15 +141,15 @@ def optimum(values: Sequence[float], losses: np.ndarray) -> Optimum | str:
     """Returns the value at the minimum of a parabola over its logarithm, with a 95 % interval.
 
     The parabola goes through the best value and its neighbours (or the three values at that end of
-    the grid). The slope b + 2 c x of the means is 0 at the minimum x; the interval (Fieller's)
-    holds every x at which the slope differs from 0 by less than t standard errors.
+    the grid). The slope b + 2 c x of the means is 0 at the minimum x. Fieller's interval contains
+    every x at which the slope differs from 0 by less than t standard errors.
 
     Args:
       values: Grid of V >= 3 positive values, ascending.
       losses: [S, V] over S >= 2 seeds; smaller is better.
 
     Returns:
-      The optimum, or a phrase saying why there is none.
+      The optimum, or the reason why there is none, as text.
     """
     y_SV = np.asarray(losses, float)
     first = min(max(int(y_SV.mean(0).argmin()) - 1, 0), len(values) - 3)
@@ -191,12 +191,13 @@ def moved(before: Optimum, after: Optimum) -> Optimum:
 
 
 def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[float, float]:
-    """Returns a confidence interval of the mean difference for new text as well as new seeds.
+    """Returns a confidence interval for the mean difference on new text and with new seeds.
 
-    Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
-    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). If MS_seed or MS_seq is
-    not above MS_res, its variance counts as 0, and V is the largest mean square over n q: a
-    difference of mean squares would lose its degrees of freedom.
+    Seeds and sequences are crossed. The mean has the variance
+    V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's degrees of freedom (Satterthwaite
+    1946, Biometrics Bulletin 2, 110-114). If MS_seed or MS_seq is not above MS_res, its variance
+    component counts as 0, and V is the largest mean square divided by n q: a difference of mean
+    squares would lose its degrees of freedom.
 
     Args:
       differences: [n, q], by seed and sequence (a document or a block, never a token), weighted so
@@ -220,7 +221,7 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
 
 
 def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Returns sums over clusters, [n, clusters], scaled to have the mean of `differences`.
+    """Returns sums over clusters, [n, clusters], scaled so that `differences` keep their mean.
 
     `differences` are [n, q], and `clusters` has the cluster of each sequence, [q].
     """
@@ -260,7 +261,7 @@ class Reached(NamedTuple):
 
 
 def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better: bool) -> Reached:
-    """Returns, for each run, whether it reaches a target and when; a diverged run does not."""
+    """Returns the Reached of runs, given as outcomes by seed; a diverged run reaches no target."""
     solved, updates = [], []
     for _, (value, diverged, first, last) in sorted(outcomes.items()):
         if value is None and not diverged:
@@ -274,9 +275,9 @@ def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better:
 
 @functools.lru_cache(maxsize=1024)
 def boschloo_p(one: Count, other: Count, alternative: str = "greater") -> float:
-    """Returns Boschloo's exact p value for equal probabilities of two (count, trials).
+    """Returns the p value of Boschloo's exact test for equal probabilities of two Counts.
 
-    The alternative is "greater" (for the first) or "two-sided". The test is more powerful than
+    The alternative is "greater" (for `one`) or "two-sided". The test is more powerful than
     Fisher's (Boschloo 1970, Statistica Neerlandica 24, 1-35).
     """
     gain = one[0] * other[1] - other[0] * one[1]
@@ -289,8 +290,8 @@ def boschloo_p(one: Count, other: Count, alternative: str = "greater") -> float:
 def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
     """Returns scores of the runs, [n], whose sum over a group is the log-rank statistic.
 
-    A score is 1 for a solved run, else 0, minus the cumulative hazard of all runs up to its time
-    (Nelson and Aalen's estimate). A positive score means sooner than usual.
+    A score is 1 for a solved run, else 0, minus the cumulative hazard over all runs up to the run's
+    own time (Nelson and Aalen's estimate). A positive score means solved sooner than usual.
     """
     updates, solved = np.asarray(updates, float), np.asarray(solved, bool)
     times = np.unique(updates[solved])
@@ -300,9 +301,10 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
 
 
 def permutation_p(arm: Any, base: Any) -> float:
-    """Returns the two-sided p of the hypothesis that the scores do not depend on the group.
+    """Returns the two-sided permutation p value for scores that do not depend on the group.
 
-    It is exact if there are few permutations, and 1 if a group has fewer than two runs.
+    The p value is exact if there are few permutations. It is 1 if a group has fewer than two runs,
+    or if all scores are equal.
     """
     if min(len(arm), len(base)) < 2 or np.ptp([*arm, *base]) == 0:
         return 1.0
@@ -316,7 +318,7 @@ def permutation_p(arm: Any, base: Any) -> float:
 
 
 def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
-    """Returns the 95 % Clopper-Pearson interval of a probability, given `count` of `trials`."""
+    """Returns the 95 % Clopper-Pearson interval for a probability, given `count` of `trials`."""
     bounds = stats.binomtest(count, trials).proportion_ci(1 - ALPHA, method="exact")
     return float(bounds.low), float(bounds.high)
 
@@ -331,13 +333,13 @@ FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
 def paired_t(
     differences: Any, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns mean, standard error and the two-sided p of the paired t test, [...] each.
+    """Returns mean, standard error and the two-sided p value of a paired t test, [...] each.
 
     Without any spread, p is 1 if the mean is 0, else 0; for a single difference, p is 1.
 
     Args:
       differences: [..., n], over n seeds.
-      scale: Largest absolute score, which sets the rounding error; if None, largest difference.
+      scale: Largest absolute score, which sets the rounding error; None: the largest difference.
     """
     d = np.asarray(differences, float)
     mean, count = d.mean(-1), d.shape[-1]
@@ -362,7 +364,7 @@ def interval(mean: float, error: float, freedom: float, level: float) -> tuple[f
 
 
 class PairedInterval(NamedTuple):
-    """Mean of paired differences, its t interval, and the two-sided p of the paired t test."""
+    """Mean of paired differences, its t interval, and the two-sided p value of a paired t test."""
 
     mean: float
     interval: tuple[float, float]
@@ -390,9 +392,10 @@ def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> f
 
 
 def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = ()) -> float:
-    """Returns the level of a look at the data: alpha / (J + 1), or alpha / (J + 1) 2^-j.
+    """Returns the level of a look at the data.
 
-    The latter is for the j-th unplanned look, so that all looks together spend at most alpha.
+    This is alpha / (J + 1) for a planned look, and alpha / (J + 1) 2^-j for the j-th unplanned one,
+    so that all looks together spend at most alpha.
 
     Args:
       count: Number of seeds at this look.
@@ -414,16 +417,16 @@ class Contrast(NamedTuple):
     """The comparison of one arm with the baseline.
 
     Attributes:
-      arm, seeds, differences, interval, seeds_needed, solved, updates: As in scores.Result; every
-        word is read off the interval.
+      arm, seeds, differences, interval, seeds_needed, solved, updates: As in scores.Result. A
+        verdict about the mean is read off the interval.
       mean: Mean of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
       p: p of the paired t test, as min(1, m p / 0.8); at most the level if the interval excludes 0.
       p_equivalence: p of two one-sided tests, as min(1, 2 m p / 0.8); at most the level if the
         interval lies within the margin.
-      diverged: (count, runs) of the arm and of the baseline.
+      diverged: (diverged runs, all runs), for the arm and for the baseline.
       p_divergence: p of Boschloo's test for more divergence in the arm, as min(1, m p / 0.2).
-      verdict: One of the words in `outcomes`.
+      verdict: One of the words in the module `outcomes`.
       words: The verdict in full, e.g. "better by more than 0.01 (few seeds)".
     """
 
@@ -456,9 +459,8 @@ def compare(
 ) -> list[Contrast]:
     """Compares every arm with the baseline over the seeds that both have.
 
-    The arguments are as in scores.judge, with outcomes by seed. `level` is that of this look for
-    the whole family, and `family` its number m of planned contrasts; a contrast without data keeps
-    its part of the level.
+    The arguments are as in scores.judge, with outcomes by seed. `level` is the level of this look,
+    which is shared by the m = `family` planned contrasts; a contrast without data keeps its share.
     """
     asked = [name for name in arms if primary is None or name in primary]
     family = max(family or 0, len(asked), 1)
@@ -470,7 +472,7 @@ def compare(
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
             contrast = _by_target(contrast, *runs, level, size)
         if name not in asked:
-            words = f"{NOT_PRIMARY}: an interval and no word"
+            words = f"{NOT_PRIMARY}: an interval but no verdict"
             contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
         contrasts.append(contrast)
     return contrasts
@@ -497,7 +499,7 @@ def _contrast(
     gone, base_gone = (sum(by_seed[s].diverged for s in shared) for by_seed in (arm, base))
     p_divergence = min(1.0, boschloo_p((gone, runs), (base_gone, runs)) * size / FOR_DIVERGENCE)
     if gone or base_gone:
-        reason = f"{gone} of {runs} diverged, of the base {base_gone}"
+        reason = f"{gone} of {runs} runs diverged, {base_gone} of the base"
         verdict, words = NO_VERDICT, f"no verdict on the mean: {reason}"
         if p_divergence <= level:
             verdict, words = UNSTABLE, f"unstable: {reason}"
@@ -534,14 +536,14 @@ def _has_score(outcome: Outcome) -> bool:
 def _by_target(
     contrast: Contrast, arm: Reached, base: Reached, level: float, size: int
 ) -> Contrast:
-    """Returns the contrast judged by the number of runs that reach a target, and when."""
+    """Returns a contrast judged by the number of runs that reach a target, and by their updates."""
     (solved, runs), (base_solved, base_runs) = arm.share, base.share
     both = Reached(*(np.concatenate(parts) for parts in zip(arm, base, strict=True)))
     gains, base_gains = np.split(log_rank_scores(both.updates, both.solved), [runs])  # + is sooner
     p_sooner = permutation_p(gains, base_gains)
     p_count = boschloo_p(arm.share, base.share, "two-sided")
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
-    shown = f"{solved} of {runs} solve it, of the base {base_solved} of {base_runs}"
+    shown = f"{solved} of {runs} runs solve it, {base_solved} of {base_runs} of the base"
     verdict, words = UNRESOLVED, f"unresolved: {shown}"
     if contrast.verdict == UNSTABLE:
         verdict, words = UNSTABLE, f"{contrast.words}; {shown}"
@@ -553,7 +555,7 @@ def _by_target(
     elif p_sooner <= level:
         verdict, when = (BETTER, "sooner") if gains.mean() > 0 else (WORSE, "later")
         times = ["never" if r.median is None else f"{r.median:,.0f}" for r in (arm, base)]
-        words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {shown}"
+        words = f"{verdict}: {when}, median {times[0]} updates, base {times[1]}; {shown}"
     # A mean and its interval would describe no run.
     return contrast._replace(
         mean=math.nan,
@@ -570,7 +572,7 @@ def _by_target(
 
 
 def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
-    """Returns the word that the interval (low, high) supports, and the verdict in full."""
+    """Returns the verdict that the interval (low, high) supports, as one word and in full."""
     if low > 0 or high < 0:
         verdict, nearest, farthest = (BETTER, low, high) if low > 0 else (WORSE, -high, -low)
         if nearest > margin:

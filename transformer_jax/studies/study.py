@@ -4,7 +4,7 @@ study.json     the question, sealed with a hash at the first cell; arms, costs, 
 scores.csv     one line per cell: arm, seed, directory, outcome, scores
 looks.jsonl    every verdict that was shown, and when
 verdicts.json  the latest verdicts, by arm
-report.html    everything on one page, and the same as report.md
+report.html    everything on one page; report.md has the same content
 """
 
 import csv
@@ -36,7 +36,7 @@ _NOT_CHANGED = "what the baseline has without its own changes"
 
 
 def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the hash of each arm's contrast with the base in a sealed question."""
+    """Returns the hash of each arm's contrast with the base, given a study's sealed fields."""
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
@@ -81,8 +81,8 @@ class Register(AppendedRows):
     ) -> list[dict[str, Any]]:
         """Returns the looks of other studies at a contrast, one per study and set of seeds.
 
-        If `study` has shown its look at `seeds` before, later looks of others are left out: showing
-        it again is not a new look.
+        If `study` has shown its look at `seeds` before, later looks of other studies are left out:
+        showing the same look again is not a new one.
         """
         rows = [row for row in self.rows() if contrast in row["contrasts"].values()]
         own = [row for row in rows if row["study"] == list(study)]
@@ -102,7 +102,7 @@ _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate"
 
 
 class Study:
-    """The study in the directory `path`; `record` is study.json, {} before the first cell."""
+    """The study in the directory `path`; `record` has study.json's content, {} before sealing."""
 
     def __init__(self, path: str | Path) -> None:
         """Reads study.json, if there is one."""
@@ -120,22 +120,22 @@ class Study:
                 raise InvalidInput(f"{file}: not a valid study: {error}") from error
             if not is_as_sealed:
                 raise InvalidInput(
-                    f"{file}: what was asked is not what was sealed "
-                    f"{self.record.get('sealed_at', '')}: `sealed` was edited since; "
-                    "ask another question in another --workdir"
+                    f"{file}: `sealed` was edited after it was sealed "
+                    f"{self.record.get('sealed_at', '')}; "
+                    "ask a different question in a different --workdir"
                 )
         elif self.path.exists() and not self.path.is_dir():
-            raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
+            raise InvalidInput(f"--workdir={self.path}: this is a file; expected a directory")
 
     def __repr__(self) -> str:
-        """Returns the question, and the size of the study."""
+        """Returns the question, the number of arms and seeds, and the path."""
         if not self.record:
             return f"Study: {self.path}, not begun"
         arms, seeds = (len(self.record.get(part, ())) for part in ("arms", "seeds"))
         return f"Study: {self.sealed['question']}\n  {arms} arms x {seeds} seeds, {self.path}"
 
     def _repr_html_(self) -> str:
-        """Returns the same as HTML for a notebook, with the verdicts."""
+        """Returns the question and the verdicts as HTML, for a notebook."""
         heads = (f"compared with {self.base}", "difference", "interval", "")
         rows = [
             [arm, signed(v.get("mean")), spell_interval(v.get("interval")), v.get("words", "")]
@@ -155,12 +155,12 @@ class Study:
 
     @property
     def arms(self) -> dict[str, dict]:
-        """Facts about each arm: hash, changes, cost, certificate."""
+        """Facts about each arm, by name: hash, changes, cost, certificate."""
         return self.record["arms"]
 
     @property
     def base(self) -> str:
-        """Name of the arm that others are compared with."""
+        """Name of the arm that all others are compared with."""
         return self.sealed["base"]
 
     @property
@@ -169,7 +169,7 @@ class Study:
         return completed(flatten(self.sealed["base_config"]))
 
     def value_of(self, arm: str, key: str) -> Any:
-        """Returns an option's value in an arm, or None if neither the seal nor a cell has it."""
+        """Returns an option's value in an arm, or None if neither study.json nor a cell has it."""
         changes, of_base = (self.arms[name]["changes"] for name in (arm, self.base))
         if key in changes or key not in of_base:
             return changes.get(key, self.base_config.get(key))
@@ -190,7 +190,7 @@ class Study:
     # ---- cells
 
     def cells(self) -> list[Cell]:
-        """Returns every requested cell, those of one seed before those of the next."""
+        """Returns every requested cell, ordered by seed and then by arm."""
         return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
     def cell(self, arm: str, seed: int) -> Cell:
@@ -222,7 +222,7 @@ class Study:
         return rows
 
     def frame(self) -> Any:
-        """Returns the rows as a pandas DataFrame; needs pandas."""
+        """Returns the result of `rows` as a pandas DataFrame; needs pandas."""
         require("pandas", "frame()", "frames")
         import pandas
 
@@ -263,7 +263,7 @@ class Study:
     # ---- writing
 
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
-        """Writes study.json and returns the changes since the study was sealed, in words.
+        """Writes study.json and returns the changes since the study was sealed, as text.
 
         The first call seals the design. `facts`, such as root, arms and environment, are not
         sealed; `seeds` include those of earlier launches.
@@ -292,7 +292,7 @@ class Study:
         write_json(self.path, "study.json", self.record)
 
     def refuse_lost_cells(self) -> None:
-        """Raises InvalidInput if finished cells in scores.csv no longer exist."""
+        """Raises InvalidInput if cells whose outcomes are in scores.csv no longer exist."""
         file = inside(self.path, "scores.csv")
         try:
             text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -301,15 +301,15 @@ class Study:
         except (KeyError, ValueError, csv.Error) as error:
             raise InvalidInput(
                 f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
-                "have changed it; if all cells are there, remove it: it is written anew"
+                "have changed it; if no cell was deleted, remove the file: it is written again"
             ) from error
         present = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - present):
             raise InvalidInput(
                 f"{self.path}: scores.csv has scores of {len(lost)} cells that are not in "
                 f"{self.root / 'cells'} (e.g. arm {lost[0][0]!r}, seed {lost[0][1]}): verdicts "
-                "without them would replace those of all\nexpected the folder that holds them; "
-                "ablate trains them again"
+                "without them would replace those of all cells\nput the cells back, or let ablate "
+                "train them again"
             )
 
     def write_scores(self) -> None:
@@ -324,13 +324,13 @@ class Study:
         return self._looks.rows()
 
     def add_look(self, look: Mapping[str, Any]) -> None:
-        """Records a look, unless it equals the last one."""
+        """Records a look, unless it equals the last one that was recorded."""
         looks = self.looks()
         if not looks or any(looks[-1][key] != look[key] for key in look):
             self._looks.add({"time": now(), **look})
 
     def contrasts(self) -> dict[str, str]:
-        """Returns the hash of each arm's contrast, for arms that are unchanged since the seal."""
+        """Returns the hash of each arm's contrast, for arms that have not changed since sealing."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
         tuned = (self.sealed["tuning"] or {}).get("key")
         unchanged = []
@@ -355,7 +355,7 @@ class Study:
 
 
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the fields in which a question differs from its sealed form."""
+    """Returns the names of the fields in which a question differs from its sealed form."""
     return [key for key in {**sealed, **now} if sealed.get(key) != now.get(key)]
 
 
@@ -393,7 +393,7 @@ def plain_cell(value: Any) -> Any:
 
 
 def way_to(root: Path, path: Path) -> str:
-    """Returns the path from a study to its root, relative if possible, so that both can move."""
+    """Returns the path from a study to its root, relative if possible, so that both are movable."""
     try:
         return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
     except ValueError:

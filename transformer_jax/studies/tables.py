@@ -28,7 +28,7 @@ _NOT_FINITE = {"nan": "–", "inf": "∞", "-inf": "-∞"}
 
 
 def spell(value: Any, digits: int = 4) -> str:
-    """Returns a value as text: numbers made readable, None or nan as a dash, others escaped."""
+    """Returns a value as text: a readable number, a dash for None or nan, else escaped text."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -41,12 +41,12 @@ def spell(value: Any, digits: int = 4) -> str:
 
 
 def harmless(text: str) -> str:
-    """Returns a text with unprintable characters escaped, so that it cannot control a terminal."""
+    """Returns a string with unprintable characters escaped, so that none control a terminal."""
     return text if text.isprintable() else repr(text)
 
 
 def signed(value: float | str | None, digits: int = 4) -> str:
-    """Returns a difference as signed text; an infinity, which JSON lacks, may be text already."""
+    """Returns a number as text with a sign, or a dash for None; text is returned unchanged."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -72,17 +72,17 @@ def clock(seconds: float) -> str:
 
 # ---------------------------------------------------------------- arms before training
 
-CHANGE_HEADS = ("paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS")
+CHANGE_HEADS = ("same start", "Δ logits", "Δ loss", "Δ gradient", "input RMS")
 
 
 def change_cells(certificate: Mapping[str, Any]) -> list[str]:
-    """Returns cells for CHANGE_HEADS; `certificate` is the result of `check_manipulation`."""
+    """Returns table cells for CHANGE_HEADS; `certificate` is a result of check_manipulation."""
     logits, gradient, rms = (spell(certificate[k], 3) for k in ("logits", "gradient", "input_rms"))
     return [f"{certificate['paired']:.1%}", logits, signed(certificate["loss"]), gradient, rms]
 
 
 def unmatched(costs: Mapping[str, Mapping[str, float]], base: str) -> dict[str, str]:
-    """Returns cost differences in words, by arm, if above 2 % of the base's cost."""
+    """Returns differences from the base's costs as text, by arm, if they are above 2 %."""
     found: dict[str, list[str]] = {}
     for name, cost in costs.items():
         for what in ("parameters", "flops", "counted", "updates"):
@@ -99,7 +99,7 @@ BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
 
 
 def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
-    """Returns one row per simple method; the gate is marked."""
+    """Returns table rows, one per simple method; the gate is marked."""
     method, metrics = (baselines["gate"] or {}).get("method"), ("loss", "accuracy")
     return [
         [name + " (gate)" * (name == method), *[spell(scores["test"].get(m)) for m in metrics]]
@@ -108,12 +108,12 @@ def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
 
 
 def direction(larger_is_better: bool) -> str:
-    """Returns the direction of a metric, in words."""
+    """Returns the direction of a metric as text."""
     return "larger is better" if larger_is_better else "smaller is better"
 
 
 def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a text table that fits the terminal."""
+    """Returns a table as plain text that fits the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -140,7 +140,7 @@ HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (adjuste
 
 
 def verdict_rows(arms: Mapping[str, Mapping], verdicts: Mapping[str, Any]) -> Rows:
-    """Returns one row per arm, the base first; `arms` are the facts of study.json."""
+    """Returns table rows, one per arm, the base first; `arms` has the facts from study.json."""
     base = verdicts["base"]
     rows = []
     for name in {base: None, **verdicts["values"]}:
@@ -171,7 +171,7 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
 
 
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each prediction: the range, the result, and whether it came true."""
+    """Returns a line for each prediction: the expected range, the result, and their agreement."""
     sentences = []
     for name, ends in sealed["expected"].items():
         arm = verdicts["arms"].get(name, {})
@@ -190,14 +190,14 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
 
 
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
-    """Returns remarks on the table, one line each."""
+    """Returns remarks on the verdicts, one line each."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
     if (revisions := verdicts.get("revisions", 1)) > 1:
         notes.append(f"warning: {revisions} revisions of transformer_jax computed these cells")
     if learned := verdicts.get("learned"):
         notes.append(f"has the base learned? {learned['told']}")
     if not verdicts.get("registered", True):
-        notes.append("the register next to the cells cannot be written: this look is not in it")
+        notes.append("the register next to the cells cannot be written, so it lacks this look")
     for name, arm in verdicts["arms"].items():
         if arm["verdict"] == UNRESOLVED and (seeds := arm.get("seeds_needed")):
             notes.append(f"{name}: {seeds} seeds would settle the margin with 80 % power")

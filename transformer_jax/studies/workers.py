@@ -58,13 +58,13 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:
-    """Returns the cell's run as load_run does, reusing the prepared data and model."""
+    """Loads the cell's run like load_run, but reuses the prepared data and model."""
     checkpoints = Checkpoints(RunDirectory(cell.path).file("checkpoints"))
     restored = checkpoints.restore(prepared.template, read_only=True)
     if restored is None:
         raise InvalidInput(
-            f"{cell.path}: its checkpoints are gone (runs gc --checkpoints); remove the folder: "
-            "ablate trains it again"
+            f"{cell.path}: its checkpoints were removed (runs gc --checkpoints); remove the "
+            "folder, and ablate trains the cell again"
         )
     params = evaluated_params(restored.state.opt_state, restored.state.params)
     return prepared.run(params, restored.step)
@@ -78,10 +78,10 @@ _WAITS, _TRAINS, _ENDED, _FAILED = "○◐●×"
 
 
 class StudyProgress:
-    """Progress over the cells of one launch."""
+    """Display of the progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
-        """Starts the clock; `seconds` has the expected times of the cells to run, of `total`."""
+        """Starts the clock; `seconds` has the expected time of each cell to run, out of `total`."""
         self._progress, self._expected, self._total = progress, dict(seconds), total
         self._already = total - len(seconds)
         self._shares = dict.fromkeys(seconds, 0.0)
@@ -130,10 +130,10 @@ class StudyProgress:
         return self._already + sum(share >= 1 for share in self._shares.values())
 
     def _seconds_left(self) -> float:
-        """Returns the expected seconds left, corrected by the error of the expectations so far.
+        """Returns the expected seconds left, corrected by the error of the estimates so far.
 
-        Expectations are trusted for the first tenth of the time, when steps wait for the
-        compiler. Without timings, all cells count as equally long.
+        The estimates are trusted for the first tenth of the time, when steps wait for the
+        compiler. Without estimates, all cells count as equally long.
         """
         whole = sum(self._expected.values())
         elapsed = time.monotonic() - self._started
@@ -146,7 +146,7 @@ class StudyProgress:
 
 
 class _CellProgress(Silent):
-    """Progress of one cell, which passes its steps on and is silent otherwise."""
+    """Progress of one cell, which passes steps to a StudyProgress and is silent otherwise."""
 
     def __init__(self, board: StudyProgress, cell: Cell) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Workers:
 
     Attributes:
       lost: (arm, seed) -> reason why the cell has no outcome.
-      peak_bytes: Arm -> memory of one member in the training program.
+      peak_bytes: Arm -> bytes of memory that the training program needs per member.
     """
 
     estimate: Estimate
@@ -182,7 +182,7 @@ class Workers:
     peak_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def run(self, arms: Mapping[str, Arm], waiting: Sequence[Cell], total: int) -> None:
-        """Trains the waiting cells, of `total` in all, in this process and in this order."""
+        """Trains the waiting cells (of `total` in all) in this process, in the given order."""
         board, left = self.board(waiting, total), list(waiting)
         keys = {cell.arm: arms[cell.arm].prepared.program_key for cell in waiting}
         programs: dict[str, Program] = {}
@@ -201,7 +201,7 @@ class Workers:
         """Waits briefly for cells that other processes train; returns those without an outcome."""
         if not cells:
             return []
-        self.progress.note(f"waiting for {len(cells)} cells that others train")
+        self.progress.note(f"waiting for {len(cells)} cells that other processes train")
         time.sleep(_POLL)
         left = []
         for cell in cells:
@@ -212,16 +212,16 @@ class Workers:
         return left
 
     def refuse_lost(self) -> None:
-        """Raises CellsLost if a cell has no outcome."""
+        """Raises CellsLost if a cell ended without an outcome."""
         if self.lost:
             (arm, seed), reason = next(iter(self.lost.items()))
             raise CellsLost(
-                f"{len(self.lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
+                f"{len(self.lost)} cells failed; the first is arm {arm!r}, seed {seed}: {reason}\n"
                 "--retry runs them again; STATUS has the reason, error.txt the traceback"
             )
 
     def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:
-        """Returns the display of progress for the waiting cells, of `total` in all."""
+        """Returns a progress display for the waiting cells (of `total` in all)."""
         seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
         return StudyProgress(self.progress, seconds, total)
 
@@ -274,7 +274,7 @@ class Workers:
 
 
 def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
-    """Returns an arm's config for one seed; a brief cell is saved only at its end."""
+    """Returns an arm's config for one seed; if `brief`, the run is saved only at its end."""
     copy = config.copy_and_resolve_references().unlock()
     copy.seed = seed
     if brief:

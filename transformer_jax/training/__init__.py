@@ -1,1 +1,1 @@
-"""Training, where models and data meet: one config, one step, one run directory."""
+"""Training of a model on a task: from one config to one run directory."""

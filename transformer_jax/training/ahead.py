@@ -1,4 +1,4 @@
-"""Batches made while the device takes earlier steps."""
+"""Batches that are made in advance, while the device takes earlier steps."""
 
 import contextlib
 import threading
@@ -12,9 +12,9 @@ from transformer_jax.data.tasks import Batch
 
 
 def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
-    """Returns at most C = `capacity` batches stacked as one argument of the training program.
+    """Returns at most C = `capacity` batches, stacked as one argument of the training program.
 
-    Arrays [B, ...] become [C, B, ...]; missing batches are zeros.
+    Arrays [B, ...] become [C, B, ...]; if there are fewer than C batches, zeros fill the rest.
     """
 
     def stacked(*leaves: np.ndarray) -> np.ndarray:
@@ -26,17 +26,17 @@ def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
 
 
 class BatchesAhead:
-    """The batches of one run, some of them made in advance."""
+    """Batches of one run, some of which are made in advance."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
-        """Makes no batch yet; `make` returns the batch of a step."""
+        """Makes no batch yet; `make` is a function from a step to its batch."""
         self._make = make
         self._made: dict[int, Batch] = {}
         self.waited = 0.0  # mean seconds per step spent on getting the batches of the last call
         self.seconds = 0.0  # taken to make the newest batch
 
     def take(self, steps: Sequence[int]) -> list[Batch]:
-        """Returns the batches of `steps`, making those that are missing."""
+        """Returns the batches for `steps`, and makes those that were not made in advance."""
         made, started = self._made, time.monotonic()
         self._made = {step: batch for step, batch in made.items() if step > steps[-1]}
         taken = [made[step] if step in made else self._make_timed(step) for step in steps]
@@ -44,7 +44,7 @@ class BatchesAhead:
         return taken
 
     def make(self, step: int) -> None:
-        """Makes the batch of a later step, unless it is already made."""
+        """Makes the batch for a later step in advance, unless it is already made."""
         if step not in self._made:
             self._made[step] = self._make_timed(step)
 
@@ -57,7 +57,7 @@ class BatchesAhead:
 
 @contextlib.contextmanager
 def meanwhile(work: Iterable[Callable[[], None]]) -> Generator[None]:
-    """Runs pieces of work in a thread until all are done or the context closes."""
+    """Calls the functions in `work` in a thread, until all are done or the context closes."""
     ended = threading.Event()
 
     def do() -> None:

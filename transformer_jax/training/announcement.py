@@ -15,8 +15,8 @@ from transformer_jax.training.prepared import Prepared
 def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: bool) -> None:
     """Reports the remarks, data and model of a run, and compiles its training step.
 
-    Nothing is compiled unless `compiles`: the run has its own program. The memory that the step
-    needs is checked only if `is_new`: the run is not resumed.
+    The step is compiled only if `compiles`, i.e. if the run has a program of its own. The memory
+    that the compiled step needs is checked only if `is_new`, i.e. if the run is not resumed.
 
     Raises:
       InvalidInput: The step does not fit into the memory of the device.
@@ -30,7 +30,7 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
         notes += remarks_of(prepared)
     for key, size in ((f"model.{name}", size) for name, size in task.sizes.items()):
         if size is not None and options.get(key, size) != size:
-            notes.append(f"{key}={options[key]}: this data has {size}, which is taken")
+            notes.append(f"{key}={options[key]}: this data has {size}, which is used instead")
     for note in notes:
         progress.say(f"note   {note}")
     splits = ", ".join(f"{n:,} {name}" for name, n in task.facts["counts"].items())
@@ -53,7 +53,7 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
 
 
 def kernels_of(prepared: Prepared, platform: str) -> list[str]:
-    """Returns the distinct implementations of fused attention in a step on cpu, gpu or tpu."""
+    """Returns the distinct implementations of fused attention in a step on a cpu, gpu or tpu."""
     chosen = flatten(prepared.config.model)
     if not any(key.endswith("attention") and name == "fused" for key, name in chosen.items()):
         return []

@@ -46,9 +46,9 @@ def make_run_sharding(
 
 
 def without_kernels(model: Any) -> Any:
-    """Returns an equivalent model without fused kernels, which XLA can divide in any program.
+    """Returns an equivalent model without fused kernels, which XLA cannot divide among devices.
 
-    A kernel of `attention=fused` is divided by hand, only in programs traced like a training step.
+    Only programs that are traced like a training step divide a kernel of `attention=fused`.
     """
     options = getattr(model, "options", None)
     if options is None:
@@ -71,7 +71,7 @@ def make_task(
     allow: Collection[str] = (),
     **changes: Any,
 ) -> Task:
-    """Returns the task of a config, with its data read.
+    """Reads the data of a config and returns its task.
 
     Args: As in prepared.prepare; `changes` replace arguments of the task, e.g. stride.
 
@@ -120,7 +120,7 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
 
 
 def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model.") -> dict:
-    """Returns the values of a model's fields by name, with stated options of the chosen variants.
+    """Returns the fields of a model, by name, with the options stated for its chosen variants.
 
     `start` is the prefix of keys in error messages.
     """
@@ -141,7 +141,7 @@ def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model
 
 
 def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, dict]:
-    """Returns, by letter, the fields that each layer type changes."""
+    """Returns the fields that each layer type changes, with their values, by letter."""
     types = {}
     for letter in letters_of(flat):
         if letter in flat["model.layers"]:  # otherwise remarks_on reports it
@@ -170,10 +170,10 @@ def _make(architecture: Any, fields: Mapping[str, Any], allow: Collection[str]) 
 def _matched(
     architecture: Any, fields: Mapping[str, Any], allow: Collection[str], target: int
 ) -> Any:
-    """Returns a model of the width that brings the number of parameters nearest to `target`.
+    """Returns the model whose width brings its number of parameters closest to `target`.
 
     At most two axes of an array grow with the width, so the excess over `target` is a quadratic
-    function of the width: three counts determine the function, and its root is the width.
+    function of the width. Three counts determine this function, and its root is the width.
     """
 
     def of_width(width: int) -> Any:

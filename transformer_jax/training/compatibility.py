@@ -1,4 +1,4 @@
-"""Checks before training that the parts of a config fit together."""
+"""Checks, made before training, that the parts of a config fit together."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ def refuse_what_is_not_installed(config: ConfigDict) -> None:
 
 
 def refuse_hosts_with_other_data(task: Task, order: int) -> None:
-    """Raises InvalidInput, in all processes of a run, if they have read different data."""
+    """Raises InvalidInput in all processes of a run if they have read different data."""
     if jax.process_count() == 1:
         return
     from transformer_jax.runs.several_processes import refuse_other
@@ -67,7 +67,7 @@ def refuse_task(config: ConfigDict, task: Task) -> None:
         if not any(batch["weights"].any() for batch in batches):
             raise InvalidInput(
                 f"data.source={config.data.source}: the {split} split has no "
-                f"{task.target} to score; give more data, or other data.splits"
+                f"{task.target} to score; provide more data, or change data.splits"
             )
 
 
@@ -78,7 +78,7 @@ def own_rows_of_model(config: ConfigDict) -> list[str]:
 
 
 def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
-    """Raises an error if model, task, objective and options do not fit together.
+    """Raises an error if a config's model, task, objective and options do not fit together.
 
     `of_user` lists the user-defined parts of model and task as KEY=MODULE:NAME.
     """
@@ -92,7 +92,7 @@ def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
     config, model, task = prepared.config, prepared.model, prepared.task
     for name in traits_of(config.data.task).needs:
         if not hasattr(model, name):
-            raise InvalidInput(f"{who}: data.task={config.data.task} requires its attribute {name}")
+            raise InvalidInput(f"{who}: data.task={config.data.task} needs the attribute {name}")
     inputs, targets = task.batch(0, 0)["inputs"], task.batch(0, 0)["targets"]
 
     def logits(params: Any) -> Any:
@@ -108,12 +108,12 @@ def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
             axes = ", ".join(map(str, [*targets.shape, classes or "classes"]))
             raise InvalidInput(
-                f"{who}: of {shapes} the model makes {got}; expected logits [{axes}]"
+                f"{who}: given {shapes}, the model returns {got}; expected logits [{axes}]"
             )
 
 
 def _refuse_what_is_not_kept(prepared: Any) -> None:
-    """Raises an error if blocks cannot be scanned, or the model lacks a site that is to be kept."""
+    """Raises an error if blocks cannot be scanned, or a site that remat should keep is missing."""
     wanted = resolved(prepared.config).get("model.remat_options.sites") or ()
     if not wanted and not prepared.config.model.scan_layers:
         return
@@ -124,7 +124,7 @@ def _refuse_what_is_not_kept(prepared: Any) -> None:
     present = names_in(traced)
     if missing := [name for name in wanted if name not in present]:
         raise InvalidInput(
-            f"model.remat_options.sites: this model makes no {missing[0]}; expected "
+            f"model.remat_options.sites: this model has no site {missing[0]}; expected "
             f"some of {', '.join(sorted(name for name in present if '.' in name))}"
         )
 
@@ -151,13 +151,13 @@ def _refuse_shown_answers(prepared: Any) -> None:
         if is_scored[:, : length - 1].any():
             first = int(is_scored.any(0).argmax())
             raise InvalidInput(
-                f"model.mask=prefix: within a prefix of {length} the model sees answers that are "
-                f"scored; expected a length of at most {first + 1}"
+                f"model.mask=prefix: a prefix of {length} positions shows the model answers that "
+                f"are scored; expected a length of at most {first + 1}"
             )
 
 
 def _refuse_inseparable_objective(prepared: Any) -> None:
-    """Raises InvalidInput if a user-defined objective does not equal its sum over chunks."""
+    """Raises InvalidInput if a user-defined objective differs from its sum over chunks."""
     objective, name = prepared.objective, prepared.config.objective.name
     if not isinstance(objective, InChunks) or not is_user_defined(name):
         return
@@ -172,12 +172,12 @@ def _refuse_inseparable_objective(prepared: Any) -> None:
     if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
         raise InvalidInput(
             f"training.loss_chunk={objective.places}: objective.name={name} cannot be computed in "
-            "chunks: their sums differ, e.g. because it draws random numbers; expected None"
+            "chunks: the sums differ, e.g. because of random numbers; set training.loss_chunk=None"
         )
 
 
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput if a path in an option is not the beginning of any parameter's path."""
+    """Raises InvalidInput if no parameter's path begins with a path given in an option."""
     names = by_path(params)
     options = {
         "training.frozen": config.training.frozen,
@@ -189,5 +189,5 @@ def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
             if not any(begins(name, prefix) for name in names):
                 first = ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
                 raise InvalidInput(
-                    f"{key}: no parameter's path begins with {prefix!r}; there are {first}"
+                    f"{key}: no parameter's path begins with {prefix!r}; paths begin with {first}"
                 )

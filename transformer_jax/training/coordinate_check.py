@@ -1,4 +1,4 @@
-"""The coordinate check: the size of activations after some updates, by the model's width.
+"""The coordinate check: sizes of activations after some updates, at several widths of a model.
 
 Yang et al. 2022, arXiv:2203.03466, appendix D.1. With a correct parametrisation no activation grows
 with the width, so a learning rate found for a narrow model suits a wide one.
@@ -18,7 +18,7 @@ from transformer_jax.paths import by_path
 from transformer_jax.training.build import make_model, make_objective, make_task
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.prepared import seed_of
-from transformer_jax.training.step import make_initial_state, make_train_step
+from transformer_jax.training.step import draw_state, make_train_step
 
 
 class Coordinate(NamedTuple):
@@ -39,14 +39,14 @@ class Coordinate(NamedTuple):
 def coordinate_check(
     config: ConfigDict, widths: Sequence[int], steps: int
 ) -> dict[str, Coordinate]:
-    """Returns a Coordinate of each activation, by name, from `steps` updates at each width.
+    """Returns a Coordinate for each activation, by name, after `steps` updates at each width.
 
     Activations are the outputs of the blocks and of their branches, and the logits, for the first
     batch. Each of two or more `widths` replaces `model.width`. If `model.head_dim` is given,
-    `model.num_heads` grows with the width, since all sizes in a block must.
+    `model.num_heads` grows with the width, since all sizes in a block must grow.
 
     Raises:
-      ValueError: A width does not fit the config.
+      ValueError: A width is not possible with this config.
     """
     task = make_task(config, allow=own_modules(config))
     measured = [_measure(_at_width(config, width), task, steps) for width in widths]
@@ -62,7 +62,7 @@ def _at_width(config: ConfigDict, width: int) -> ConfigDict:
         return changed(config, {"model.width": width})
     if rest:
         raise ValueError(
-            f"heads of model.head_dim={config.model.head_dim} grow in number, and model.num_heads="
+            f"width {width}: model.head_dim={config.model.head_dim} is fixed, and model.num_heads="
             f"{config.model.num_heads} times {width} / {config.model.width} is not an integer"
         )
     return changed(config, {"model.width": width, "model.num_heads": heads})
@@ -72,7 +72,7 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
     own = own_modules(config)
     model, optimizer = make_model(config, task.sizes, own), make_optimizer(config, own)
     objective, order = make_objective(config, own), seed_of(config, "order")
-    state = jax.jit(make_initial_state(model, optimizer, seed_of(config, "initial")))()
+    state = jax.jit(lambda: draw_state(model, optimizer, seed_of(config, "initial")))()
     take_step = jax.jit(
         make_train_step(model, optimizer, seed_of(config, "dropout"), objective=objective)
     )

@@ -1,4 +1,4 @@
-"""Diagnosis of a step with a loss or gradient that was not finite."""
+"""Diagnosis of an update whose loss or gradient was not finite."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from transformer_jax.training.objectives import Sums, safe_mean, total
 
 
 class NonFinite(Stop):
-    """The loss or a gradient was not finite; the parameters were not changed."""
+    """Error for a loss or gradient that was not finite; the parameters were not changed."""
 
 
 def non_finite(
@@ -25,10 +25,10 @@ def non_finite(
     The reason is the first array that is not finite among parameters, loss and gradients.
 
     Args:
-      score: Function from parameters and a batch to the sums of each example, without dropout.
+      score: Function from parameters and a batch to the Sums of each example, without dropout.
       params: Parameters before the update.
       batch: Batch of the update.
-      step: Number of updates before it.
+      step: Number of updates before this update.
     """
 
     def mean_loss(params: Any) -> Array:
@@ -39,18 +39,18 @@ def non_finite(
         loss, gradients = jax.value_and_grad(mean_loss)(params)
     except jax.errors.JaxRuntimeError as error:  # a batch trained in parts may not fit as a whole
         failed = str(error).partition("\n")[0][:200]
-        reason = f"which array it was could not be looked for: {failed}"
+        reason = f"the array could not be determined: {failed}"
     else:
         arrays = {f"parameter {name}": leaf for name, leaf in by_path(params).items()}
         arrays |= {"the loss": loss}
         arrays |= {f"gradient of {name}": leaf for name, leaf in by_path(gradients).items()}
         bad = [name for name, leaf in arrays.items() if not jnp.isfinite(leaf).all()]
-        reason = "without dropout, gradients are finite"
+        reason = "without dropout, the loss and its gradient are finite"
         if bad:
             reason = f"first of {len(bad)} arrays that are not finite: {bad[0]}"
     return NonFinite(
-        f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
+        f"the loss or its gradient is not finite in update {step + 1}, which was not applied: "
         f"the parameters are those after update {step}\n{reason}\n"
-        "the same command repeats that update; in a new --workdir a lower "
-        "optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm may avoid it"
+        "the same command repeats that update; to avoid the failure, try, in a new --workdir, a "
+        "lower optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm"
     )

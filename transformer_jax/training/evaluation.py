@@ -19,7 +19,7 @@ ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
 
 class Evaluation(NamedTuple):
-    """Evaluation of a whole split."""
+    """Scores of a whole split, and how they were computed."""
 
     means: dict[str, Any]  # loss in nats per target, accuracy, and bits_per_byte of text
     protocol: dict[str, Any]  # how the split was scored
@@ -28,7 +28,7 @@ class Evaluation(NamedTuple):
     sequences: dict[str, np.ndarray]
 
     def with_generated(self, means: dict[str, Any], protocol: dict[str, Any]) -> "Evaluation":
-        """Returns the evaluation with scores of generated output added, and facts about them."""
+        """Returns a copy that also has scores of generated output, and facts about those scores."""
         return Evaluation(self.means | means, self.protocol | protocol, self.sequences)
 
 
@@ -36,7 +36,7 @@ class Evaluation(NamedTuple):
 def make_score(
     model: nn.Module, places: int | None = None, sharding: "Sharding | None" = None
 ) -> Callable[[Any, Batch], Sums]:
-    """Returns a compiled function from parameters and a batch to the sums of each example.
+    """Returns a compiled function from parameters and a batch to the Sums of each example.
 
     Equal models, e.g. in the runs of a study, share the function. `places` is training.loss_chunk:
     the number of positions whose logits are computed together, or None for all.
@@ -55,7 +55,7 @@ def make_score(
 
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
-    """Returns the score function for the model of a Prepared or a Run; see make_score."""
+    """Returns the score function (see make_score) for the model of a Prepared or a Run."""
     return make_score(made.model, made.config.training.loss_chunk, made.sharding)
 
 

@@ -42,15 +42,16 @@ def export_run(
 ) -> str:
     """Writes a run into a folder that transformers' Auto classes and load_run can load.
 
-    The model card states `name` and `scores` (a number by split and name). `data` is that of the
-    run's manifest, with pixel_mean and pixel_deviation for images. Returns the architecture's name.
+    The model card states `name` and `scores` (numbers by split and metric). `data` is that section
+    of the run's manifest; for images it has pixel_mean and pixel_deviation. Returns the name of the
+    architecture.
 
     Raises:
       InvalidInput: transformers has no equivalent model or tokenizer (see to_huggingface), or the
         folder is not empty. In both cases nothing is written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
+        raise InvalidInput(f"{folder}: exists and is not an empty folder; choose a new folder")
     tokenizer, framed = None, traits_of(run.config.data.task).framed
     if run.tokenizer is not None:
         tokenizer = as_huggingface(run.tokenizer, None if run.begins else framed)
@@ -80,7 +81,7 @@ def export_run(
 
 
 def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
-    """Returns further entries of config.json: class names, texts per example, special tokens."""
+    """Returns entries to add to config.json: class names, texts per example, special tokens."""
     settings: dict[str, Any] = {}
     if run.classes:
         settings["id2label"] = {str(number): name for number, name in enumerate(run.classes)}
@@ -108,7 +109,7 @@ def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
 
 
 def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
-    """Returns the entries of tokenizer_config.json, e.g. special tokens and the longest length."""
+    """Returns the entries of tokenizer_config.json, e.g. special tokens and the maximum length."""
     tokenizer, names = run.tokenizer, {}
     if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
@@ -130,7 +131,7 @@ def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any
     config, count = run.config, sum(leaf.size for leaf in jax.tree.leaves(run.params))
     auto = next((v for end, v in _AUTO.items() if architecture.endswith(end)), "AutoModel")
     has_text = run.tokenizer is not None
-    trained = f"trained by transformer_jax for {run.step:,} updates" if run.step else "as they came"
+    trained = f"trained with transformer_jax, {run.step:,} updates" if run.step else "not trained"
     facts = {
         "Task": config.data.task,
         "Data": _without_folders(config.data.source),
@@ -173,13 +174,13 @@ Options that differ from the defaults of transformer_jax:
 
 
 def _without_folders(value: Any) -> Any:
-    """Returns the name of a file on this disk without its folders, or any other value unchanged."""
+    """Returns a path on this disk without its folders, and any other value unchanged."""
     is_path = isinstance(value, str) and (value.startswith("/") or Path(value).exists())
     return Path(value).name if is_path else value
 
 
 def _table_of(scores: Mapping[str, Any]) -> str:
-    """Returns the section with scores as Markdown, or an empty text if there are none."""
+    """Returns the section with scores as Markdown, or an empty string if there are no scores."""
     numbers = {
         split: {name: value for name, value in means.items() if is_number(value)}
         for split, means in scores.items()

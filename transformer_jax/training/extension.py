@@ -1,4 +1,4 @@
-"""Continuing a run with more updates or a different learning rate."""
+"""Extension of a run with more updates or a different learning rate."""
 
 import json
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from transformer_jax.runs.listing import CELLS
 
 
 class Extension(NamedTuple):
-    """Changes of options with which a run continues from its newest checkpoint."""
+    """Changes of options with which a run continues from its newest whole checkpoint."""
 
     config: ConfigDict  # the new config
     step: int  # number of updates so far
@@ -23,11 +23,11 @@ class Extension(NamedTuple):
     def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
         """Records the extension in a run's directory, which this process has locked; idempotent.
 
-        The manifest's `legs` state the update at which options changed, and the scores at that
-        update. `facts` identify the data.
+        Each of the manifest's `legs` states an update at which options changed, the changes, and,
+        if the run had ended there, its scores. `facts` identify the data.
 
         Raises:
-          InvalidInput: The data differs from the run's; nothing was written.
+          InvalidInput: The data differs from that of the run; nothing was written.
         """
         directory.refuse_other_data(facts)
         if not self.changed:
@@ -55,21 +55,21 @@ class Extension(NamedTuple):
 def extension_of(
     config: ConfigDict, directory: RunDirectory, across_numerics: bool = False
 ) -> Extension:
-    """Returns a plan to extend a run with more updates or a different rate; writes nothing.
+    """Returns the changes with which a run continues under a new config; writes nothing.
 
     With `across_numerics`, a run that began with different numerics is accepted.
 
     Raises:
-      InvalidInput: There is no run, it is a cell of a study, other options would change, no
-        updates are left, or there is no checkpoint to continue from.
+      InvalidInput: There is no run, the run is a cell of a study, options that must not change
+        differ, no updates are left, or there is no checkpoint to continue from.
     """
     where = f"--workdir={directory.path}"
     if not directory.has_begun():
-        raise InvalidInput(f"{where}: no run to extend; leave --extend away to begin one")
+        raise InvalidInput(f"{where}: no run to extend; omit --extend to begin one")
     manifest = directory.manifest()
     if "cell" in manifest or CELLS in directory.path.absolute().parts:
         raise InvalidInput(
-            f"{where}: a cell of a study, which is found by what it is: nothing may change in it"
+            f"{where}: a cell of a study is identified by its config, so it cannot be extended"
         )
     changed = configs.differences(
         directory.config(), config, but=(*configs.CADENCE, *configs.PLACEMENT)
@@ -77,19 +77,19 @@ def extension_of(
     for key, (before, after) in changed.items():
         if not configs.is_among(key, configs.EXTENDABLE):
             raise InvalidInput(
-                f"{where}: --extend changes {key}, {before} there, {after} now\n"
-                "it may change training.steps, optimizer.learning_rate and schedule"
+                f"{where}: --extend cannot change {key} from {before} to {after}\n"
+                "it can change training.steps, optimizer.learning_rate and schedule"
             )
     checkpoints = Checkpoints(directory.file("checkpoints"), say=lambda message: None)
     step = checkpoints.newest_whole() if changed else max(checkpoints.steps(), default=0)
     if step is None:
         raise InvalidInput(
-            f"{where}: no checkpoint there is whole, to go on from; put one back, or choose "
-            "another --workdir to train again"
+            f"{where}: no whole checkpoint to continue from; restore one, or choose a different "
+            "--workdir to train again"
         )
     if changed and config.training.steps <= step:
         raise InvalidInput(
-            f"{where}: training.steps={config.training.steps}: the run has {step} updates; "
+            f"{where}: training.steps={config.training.steps}: the run already has {step} updates; "
             "expected more"
         )
     if changed and not across_numerics:

@@ -1,4 +1,4 @@
-"""Operations in a traced program (model FLOPs): two for a multiplication with an addition."""
+"""Operations in a traced program (model FLOPs): two for each multiplication with its addition."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ from transformer_jax.jaxprs import operations_of, subprograms
 
 TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each one in the forward pass
 
-# Kind of device, as jax names it -> dtype -> FLOPs per second of dense products, from the makers
+# Kind of device, as jax names it -> dtype -> FLOPs per second of dense products, as published
 # (cloud.google.com/tpu/docs; NVIDIA H100, H200, A100). A TPU multiplies float32 as bfloat16 unless
 # jax_default_matmul_precision says otherwise; these GPUs multiply it as TF32.
 RATES = {
@@ -21,7 +21,7 @@ RATES = {
 
 
 def flops_of(program: Any) -> float:
-    """Returns 2 * the number of multiplications in a jaxpr's matrix products and convolutions.
+    """Returns twice the number of multiplications in a jaxpr's matrix products and convolutions.
 
     Among alternative branches only the most expensive counts; the body of a loop of unknown
     length counts once.

@@ -1,7 +1,7 @@
 """Hooks: functions that are called during training and return numbers by name, or None.
 
-The numbers go to metrics.jsonl as NAME_OF_THE_HOOK/NAME. A hook receives the following values, as
-copies, if it has arguments of these names:
+The numbers go to metrics.jsonl as NAME_OF_THE_HOOK/NAME. A hook receives the following values, if
+it has arguments of these names; state and run are copies:
 
   state   the training state: step, params, opt_state
   run     the model as it would be loaded now (see load_run)
@@ -9,7 +9,8 @@ copies, if it has arguments of these names:
   batch   the batch of the next update
   step    number of updates so far
 
-A hook that changes training is marked by `intervenes`; it then helps to identify a study's cells.
+A hook that changes training must be marked with `intervenes`; it then helps to identify a cell of a
+study.
 """
 
 import dataclasses
@@ -85,7 +86,7 @@ def _entropy(weights: jax.Array) -> jax.Array:
 def _at_sites(
     model: Any, sharding: "Sharding | None", pattern: str, of: Callable, params: Any, inputs: Any
 ) -> dict[str, jax.Array]:
-    """Returns the value of `of` at each site that matches a pattern, by site."""
+    """Applies `of` to the value at each site that matches a pattern; returns results by site."""
     with sharded(sharding):
         values = inspection.capture(model, params, inputs, pattern)
         return {name: of(value) for name, value in values.items()}
@@ -110,9 +111,10 @@ def call_hooks(
     """Calls hooks by name, one after another, after `step` updates.
 
     Args:
-      run_of: Function from a state to a run whose parameters this process has whole.
-      state: The state after an update.
-      names, task, order, step: Hooks, data, seed of its order, and number of updates so far.
+      run_of: Function from a state to a run with complete parameters in this process.
+      state: The state after `step` updates.
+      names, task, order, step: Names of hooks, the data, the seed of its order, and the number of
+        updates so far.
       allow: Modules that may be imported.
     Returns:
       The state, unchanged unless a hook intervened, and the numbers by HOOK/NAME.
@@ -143,7 +145,7 @@ def call_hooks(
             new, returned = returned if is_pair else (returned, None)
             if not isinstance(new, TrainState) or _shapes(new) != _shapes(state):
                 raise InvalidInput(
-                    f"{who}: a hook that intervenes must return a state of the same arrays"
+                    f"{who}: expected a state with arrays of the same shapes and dtypes"
                 )
             new = jax.tree.map(jnp.copy, new)
             # All processes continue from the state of the first one.

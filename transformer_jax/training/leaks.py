@@ -1,4 +1,4 @@
-"""Checks of user-defined components before training: no leaks, no NaN from padding."""
+"""Checks, before training, that user-defined components neither leak nor give NaN from padding."""
 
 import inspect
 from collections.abc import Iterator
@@ -22,14 +22,15 @@ _tried: set[Any] = set()  # models that passed; many cells of a study have the s
 
 
 def refuse_what_leaks(prepared: Prepared) -> None:
-    """Raises InvalidInput if a model with user-defined components fails on one batch.
+    """Raises InvalidInput if a model with user-defined components leaks or gives NaN on one batch.
 
-    Takes a second. Logits of a model that predicts its next inputs must not depend on later tokens
-    or other documents, those of a decoder not on tokens that its masks hide, and scored logits not
-    on padding. Logits must be finite even if a query can attend to nothing, like padded queries.
+    The check takes about a second. If a model predicts its next inputs, logits must not depend on
+    later tokens or other documents. A decoder's logits must not depend on tokens that its masks
+    hide, and scored logits must not depend on padding. Logits must be finite even if a query, e.g.
+    a padded one, can attend to nothing.
 
     Raises:
-      InvalidInput: A check fails; the message names the positions.
+      InvalidInput: A check fails; the message describes the failure.
     """
     config, model = prepared.config, prepared.model
     own = [row for row in own_rows_of_model(config) if row.startswith("model.")]
@@ -58,8 +59,8 @@ def refuse_what_leaks(prepared: Prepared) -> None:
         if not np.isfinite(logits[is_real if per_token else ...]).all():
             raise InvalidInput(
                 f"{own_names}: the logits are not finite if positions are padded\n"
-                "a padded query may attend to nothing, where a softmax or a division gives 0/0; "
-                "give such queries weights of 0"
+                "a padded query can attend to nothing, so a softmax or a division gives 0/0; "
+                "set the weights of such queries to 0"
             )
     for changed, scored, what in _hidden(prepared, batch):
         if not (changed.any() and scored.any()):
@@ -71,13 +72,13 @@ def refuse_what_leaks(prepared: Prepared) -> None:
         largest = np.abs(before - after).max(initial=0.0)
         if not largest <= 1e-5 * max(np.abs(before).max(initial=0.0), 1.0):
             raise InvalidInput(
-                f"{own_names}: what is hidden is seen: {what}, by up to {largest:.2g}"
+                f"{own_names}: the model sees hidden tokens: {what}, by up to {largest:.2g}"
             )
     _tried.add(model)
 
 
 def _rows_of_most_kinds(batch: Batch) -> Batch:
-    """Returns a few rows of a batch: those with the most padding and the most documents."""
+    """Returns a few rows of a batch: the most padded ones, and those with the most documents."""
     segments = batch["inputs"].get("segments")
     if segments is None:
         return take_rows(batch, slice(0, _ROWS))
@@ -88,7 +89,7 @@ def _rows_of_most_kinds(batch: Batch) -> Batch:
 
 
 def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Yields the tokens to change, the logits that must stay, and the message if they change."""
+    """Yields masks of the tokens to change and of logits that must stay equal, and a message."""
     inputs, model = batch["inputs"], prepared.model
     if "tokens" not in inputs:
         return
@@ -100,13 +101,13 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
     if (from_left or isinstance(model, Decoder)) and hides_later:
         middle = shape[-1] // 2
         later = np.broadcast_to(np.arange(shape[-1]) >= middle, shape)
-        yield later, ~later, f"tokens from place {middle} on change the logits before it"
+        yield later, ~later, f"tokens from position {middle} on change the logits before it"
         if segments is not None:
             first = segments == segments[:, :1]
             other = ~first & (segments > 0)
-            yield first, other, "tokens of the first document change the logits of others"
+            yield first, other, "tokens of the first document change the logits of other documents"
     if segments is not None:
-        reason = "tokens at padded places change what is scored"
+        reason = "tokens at padded positions change scored logits"
         yield segments == 0, batch["weights"] > 0, reason
     if isinstance(model, Decoder):  # places that the masks allow to depend on the first token
         reached = np.arange(shape[-1]) == 0
@@ -115,4 +116,5 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
             reached |= True if mask is None else np.asarray(mask.dense())[:, reached].any(1)
         first = np.broadcast_to(np.arange(shape[-1]) == 0, shape)
         unseen = np.broadcast_to(~reached, shape)
-        yield first, unseen, "the first token changes logits that model.mask hides it from"
+        reason = "the first token changes logits at positions where model.mask hides it"
+        yield first, unseen, reason

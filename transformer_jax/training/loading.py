@@ -27,7 +27,7 @@ from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
 from transformer_jax.training.pretrained import config_to_use
 from transformer_jax.training.run import Run
-from transformer_jax.training.step import make_initial_state
+from transformer_jax.training.step import draw_state
 
 
 def _run_of_huggingface(source: str | Path) -> Run:
@@ -57,23 +57,23 @@ def _run_of_huggingface(source: str | Path) -> Run:
 
 
 def _begins_of(settings: Mapping[str, Any], tokenizer: Any, source: str | Path) -> tuple[int, ...]:
-    """Returns the begin tokens of a Hugging Face encoder–decoder, or () for this package's framing.
+    """Returns the begin tokens of a Hugging Face encoder–decoder, or () if they are this package's.
 
     Raises:
-      InvalidInput: The folder lacks the tokenizer or the begin token, or its end token is wrong.
+      InvalidInput: The tokenizer or begin token is missing, or eos_token_id is not the tokenizer's.
     """
     start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
     forced = settings.get("forced_bos_token_id")
     if tokenizer is None or start is None:
         missing = "tokenizer.json" if tokenizer is None else "decoder_start_token_id"
         raise InvalidInput(
-            f"{source}: no {missing}, without which it cannot write; from_huggingface gives the "
-            "model, and a config that starts from it trains it"
+            f"{source}: no {missing}, which is needed to generate text; from_huggingface can load "
+            "the model, and a config with these initial.weights can train it"
         )
     specials = special_tokens(tokenizer)
     if end is not None and specials.end not in (end if isinstance(end, list) else [end]):
         raise InvalidInput(
-            f"{source}: eos_token_id={end}: expected {specials.end}, that of tokenizer.json"
+            f"{source}: eos_token_id={end}: expected {specials.end}, as in tokenizer.json"
         )
     begins = (start,) if forced is None else (start, forced)
     reads_otherwise = isinstance(tokenizer, HuggingFaceTokenizer) and (
@@ -88,7 +88,7 @@ def load_run(
     allow: Collection[str] = (),
     mesh: Mapping[str, int] | None = None,
 ) -> Run:
-    """Returns a run with its newest whole checkpoint; writes nothing, so a read-only copy suffices.
+    """Loads a run from its newest whole checkpoint; writes nothing, so a read-only copy suffices.
 
     A Hugging Face model becomes a run with `step` 0 and the config of config_from_huggingface,
     changed to allow longer texts.
@@ -97,16 +97,16 @@ def load_run(
       workdir: Directory of the run; or a folder with config.json and model.safetensors, or a
         repository on the hub, OWNER/NAME.
       say: Receives warnings, such as a line about each skipped checkpoint.
-      allow: Modules with the run's user-defined classes that may be imported; a run that needs
+      allow: Modules with the run's user-defined classes that may be imported. A run that needs
         other modules is refused, and none of its code is executed.
       mesh: Number of devices by axis of `mesh` in a config, e.g. {"fsdp": 8}, over which the
-        parameters are spread; None for one device, whatever the run was trained on. A Hugging
-        Face model is spread after it is loaded.
+        parameters are spread; None for one device, even if the run was trained on several. A
+        Hugging Face model is spread after it is loaded.
     Returns:
-      The run, ready to apply, with averaged weights if it was trained with them.
+      The run, ready to use, with averaged weights if averages were kept in training.
     Raises:
-      InvalidInput: There is no run or no whole checkpoint, the run is damaged, its tokenizer is
-        not the one that it was trained with, or the mesh has more devices than there are.
+      InvalidInput: There is no run or no whole checkpoint, the run is damaged, its tokenizer has
+        changed since training, or the mesh has more devices than there are.
     """
     if is_of_huggingface(workdir):
         run = _run_of_huggingface(workdir)
@@ -125,17 +125,18 @@ def load_run(
         flat = configs.flatten(config)
         configs.report(import_own(flat) or problems_of(flat))
         for choice in changed_code(manifest, fingerprint_of_own(config)):
-            say(f"the code of {choice} is not what this run was trained with")
+            say(f"the code of {choice} differs from the code that this run was trained with")
     if manifest["numerics"] != NUMERICS:
-        say("this code computes otherwise than the one that trained this run, see CHANGELOG.md")
+        say("the numerics differ from those that this run was trained with; see CHANGELOG.md")
     sizes = directory.sizes()
     model = make_model(config, sizes, allow)
-    template = jax.eval_shape(make_initial_state(model, make_optimizer(config, allow), config.seed))
+    optimizer = make_optimizer(config, allow)
+    template = jax.eval_shape(lambda: draw_state(model, optimizer, config.seed))
     if sharding := _over(mesh, config, allow):
         template = with_places(template, sharding.of_state(template))
     restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
     if restored is None:
-        raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
+        raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train the run first")
     directory.refuse_foreign_checkpoint(restored.step, restored.extra)
     return Run(
         config=config,
@@ -166,20 +167,20 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
     `source` is the name of the data in error messages.
     """
     if run.tokenizer is None and task.tokenizer is not None:
-        raise InvalidInput("this run has no tokenizer.json: the model reads no text")
+        raise InvalidInput("this run has no tokenizer.json, so its model cannot read text")
     both = [each.tokenizer for each in (run, task) if each.tokenizer is not None]
     if len({*map(fingerprint, both)}) > 1:
-        raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")
+        raise InvalidInput(f"data.source={source}: its tokens come from a different tokenizer")
     classes = tuple(task.facts.get("classes", ()))
     if classes and classes != run.classes:
         own, known = (", ".join(names[:8]) or "none" for names in (classes, run.classes))
-        raise InvalidInput(f"data.source={source}: its classes are {own}; the model knows {known}")
+        raise InvalidInput(f"data.source={source}: its classes are {own}; the model's are {known}")
     if run.num_texts > task.sizes.get("num_types", 1):
-        raise InvalidInput(f"data.source={source}: it has single texts; the model reads pairs")
+        raise InvalidInput(f"data.source={source}: expected pairs of texts, got single texts")
     for name, size in task.sizes.items():
         expected = getattr(run.model, name, size)
         has_spare_rows = name == "vocab_size" and isinstance(expected, int) and expected >= size
         if expected != size and not has_spare_rows:
             raise InvalidInput(
-                f"data.source={source}: its {name} is {size}, the model's {expected}"
+                f"data.source={source}: its {name} is {size}; the model's is {expected}"
             )

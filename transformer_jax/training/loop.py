@@ -64,8 +64,8 @@ def train(
     Args:
       config: A config from load_config; it is checked again.
       workdir: A new or empty directory, or that of the same run.
-      progress: Receives reports; they are printed if None.
-      allow: Further modules that may be imported by a run that this one starts from.
+      progress: Receiver of reports; if None, they are printed.
+      allow: Further modules that may be imported for a run whose weights this run starts from.
       across_numerics: Whether a run that began with different numerics may resume; see provenance.
       profile: Whether to write a trace of some steps to the folder `profile` in `workdir`.
       extension: Changes of options with which an earlier run continues.
@@ -113,8 +113,8 @@ def train(
         rows = directory.metrics()
         if not rows:
             raise InvalidInput(
-                f"{directory.file('metrics.jsonl')}: missing or empty, though the run is done\n"
-                "restore it; the scores of the end are in evaluation.json"
+                f"{directory.file('metrics.jsonl')}: missing or empty, although the run is done\n"
+                "restore this file; the final scores are in evaluation.json"
             )
         return rows[-1]
 
@@ -125,11 +125,11 @@ def train_members(
     program: Program | None = None,
     trace_to: Path | None = None,
 ) -> None:
-    """Trains runs together, each to its end; one that fails (see its `error`) stops no other.
+    """Trains runs together, each to its end; a run that fails keeps its `error` and stops no other.
 
-    There are at most as many runs as the program is wide; they differ in seeds and traced options.
-    If `program` is None, that of the first member is used. `trace_to` is a folder for the trace of
-    jax's profiler from the second call; the first call is not typical.
+    There are at most `program.width` runs, which differ only in seeds and traced options. If
+    `program` is None, that of the first member is used. `trace_to` is a folder for the profiler's
+    trace of the second call of the program; the first call is not typical.
     """
     try:
         for member in members:
@@ -151,7 +151,7 @@ def train_members(
 def _take_steps(
     members: Sequence["Member"], stop: StopSignal, program: Program, trace_to: Path | None
 ) -> None:
-    """Takes the steps that the members request, in one call of a program."""
+    """Takes the steps that the members request, in one call of the program."""
     requests: dict[Member, StepRequest] = {}
     for member in members:
         with member.faults_kept():
@@ -176,7 +176,7 @@ def _take_steps(
 
 
 class Member:
-    """A run that is trained alone or together with others: its files, its state, its schedule.
+    """A run that is trained alone or together with others: its files, its state, its next steps.
 
     A member that `has_ended` needs no more steps; if it has an `error`, it ended early.
     """
@@ -194,7 +194,7 @@ class Member:
         """Reads and writes nothing yet.
 
         `make` is called after the directory is locked. For a cell of a study, `cell` has further
-        entries of the manifest; a cell writes no sample or picture, and calls `at_end` instead.
+        entries for the manifest; at its end, a cell calls `at_end` and writes no sample or picture.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
@@ -212,7 +212,7 @@ class Member:
 
     @contextlib.contextmanager
     def faults_kept(self) -> Generator[None]:
-        """Ends the run and keeps the error if the code inside fails."""
+        """Ends the run and keeps the error if the code in this context fails."""
         try:
             yield
         except BaseException as error:
@@ -221,7 +221,7 @@ class Member:
                 raise
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run and records the error in its directory, if that can be written."""
+        """Ends the run and records the error in its directory, if the directory is writable."""
         self.error = error
         try:
             self._end(error)
@@ -275,18 +275,18 @@ class Member:
         return StepRequest(self.numbers, self.state, stacked, np.int32(num_steps))
 
     def later_batches(self) -> Iterator[Callable[[], None]]:
-        """Yields functions that make the next request's batches, to be called during this one."""
+        """Yields functions to call during this request, which make the next request's batches."""
         first = self.directory.step + self.num_steps
         for step in range(first, min(first + self.num_steps, self.config.training.steps)):
             yield functools.partial(self.batches.make, step)
 
     def go_on(self, result: StepResult, waited: float = 0.0) -> None:
-        """Logs, evaluates and saves, as far as due, after the requested steps.
+        """Logs, evaluates and saves after the requested steps, whichever of these are due.
 
         `waited` is the time in seconds that was spent waiting for a batch.
 
         Raises:
-          NonFinite: A step was not finite; the run was saved before it.
+          NonFinite: The loss or a gradient was not finite; the run was saved before that step.
           Interrupted: A signal was received; the run was saved.
           SaveFailed: The last checkpoint could not be written.
         """
@@ -297,7 +297,8 @@ class Member:
         step = directory.step
         is_last = step == config.training.steps
         if finite and config.hooks.functions and (is_last or step % config.hooks.every == 0):
-            row_of_step(rows, step).update(self._call_hooks())
+            self.state, numbers = self._call_hooks(self.state)
+            row_of_step(rows, step).update(numbers)
         if finite and (is_last or step % config.evaluation.every == 0):
             self._add_evaluation(rows, is_last)
         directory.append_metrics(rows)
@@ -318,12 +319,12 @@ class Member:
             self._finish()
         elif must_save:
             directory.write_status("interrupted")
-            self.stop.end(f"interrupted at step {step}, saved; the same command resumes")
+            self.stop.end(f"interrupted at step {step} and saved; the same command resumes the run")
 
     # ---- starting
 
     def _prepare(self) -> TrainState | None:
-        """Prepares the run and its directory; returns a new run's state, or None if resumed."""
+        """Prepares run and directory; returns the state of a new run, or None for a resumed one."""
         config, directory = self.config, self.directory
         self.prepared = prepared = self.make()
         self.task, self.allow = prepared.task, prepared.allow
@@ -358,8 +359,8 @@ class Member:
         changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
         if changed:
             self._warn(
-                f"{' and '.join(changed)} changed since this run began, so its end may differ by "
-                "some bits from an uninterrupted run's; manifest.json tells"
+                f"{' and '.join(changed)} changed since this run began, so its results may differ "
+                "in some bits from those of an uninterrupted run; see manifest.json"
             )
         for choice in changed_code(directory.manifest(), facts["own_rows"]):
             self._warn(f"the code of {choice} changed since this run began")
@@ -374,7 +375,7 @@ class Member:
             if directory.status() == "done":
                 raise InvalidInput(
                     f"--workdir={directory.path}: the run is done but its checkpoints are gone; "
-                    "choose another --workdir to train again"
+                    "choose a different --workdir to train again"
                 )
             directory.cut_metrics(0)
             if not is_new:
@@ -397,7 +398,7 @@ class Member:
         return fingerprint_of(self.config.initial)
 
     def _start(self) -> TrainState:
-        """Returns the state at step 0, after trying user-defined code with it."""
+        """Returns the state at step 0, after user-defined code has been tried with this state."""
         if own_rows_of_model(self.config):
             from transformer_jax.training.leaks import refuse_what_leaks
 
@@ -405,19 +406,17 @@ class Member:
         state, remarks = self.prepared.start(self.config)
         for remark in remarks:
             self.progress.say(remark)
-        self.state = state
-        self._call_hooks()
+        self._call_hooks(state)
         if any(map(is_user_defined, self.config.evaluation.metrics)):
             from transformer_jax.training.measuring import try_metrics
 
-            try_metrics(self._run(whole), self.task, self.score, self.allow)
-        self.state = None
+            try_metrics(self._run(whole, state), self.task, self.score, self.allow)
         return state
 
     # ---- going on
 
     def _affordable_steps(self) -> int:
-        """Returns the number of steps in the next call, which takes about a second.
+        """Returns the number of steps for the next call, so that it takes about a second.
 
         A call ends no later than the next evaluation, checkpoint or hook. The first has one step.
         """
@@ -432,7 +431,7 @@ class Member:
         return min(ahead, self.prepared.capacity, agreed(affordable))
 
     def _log(self, result: StepResult, waited: float) -> tuple[list[dict[str, float]], bool]:
-        """Returns the log's rows that became due, and whether all steps were finite."""
+        """Logs the steps; returns the rows that became due, and whether all steps were finite."""
         losses, norms, applied = (leaf[: self.num_steps] for leaf in result.records)
         per_step = self.making_seconds / self.num_steps
         per_step += (result.seconds + waited) / result.num_steps
@@ -450,7 +449,7 @@ class Member:
         return rows, taken == self.num_steps
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
-        """Adds the validation scores, and at the end the test scores, to the row of the step."""
+        """Adds validation scores, and after the last step test scores, to the row of the step."""
         from transformer_jax.training.measuring import facts_of_metrics, measured
 
         config, directory, task = self.config, self.directory, self.task
@@ -488,19 +487,17 @@ class Member:
             }
             np.savez_compressed(directory.file("sequences.npz"), **sequences)
 
-    def _call_hooks(self) -> dict[str, float]:
-        """Calls the config's hooks, which may change the state; returns the numbers they report."""
+    def _call_hooks(self, state: TrainState) -> tuple[TrainState, dict[str, float]]:
+        """Calls the config's hooks; returns the state after them and the numbers they report."""
         names = self.config.hooks.functions
         if not names:
-            return {}
+            return state, {}
         from transformer_jax.training.hooks import call_hooks
 
         about = self.task, seed_of(self.config, "order"), self.directory.step, self.allow
-        seen = self.prepared.unstacked(self.state)
+        seen = self.prepared.unstacked(state)
         new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
-        if new is not seen:
-            self.state = self.prepared.stack(new)
-        return numbers
+        return (state if new is seen else self.prepared.stack(new)), numbers
 
     def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
@@ -548,7 +545,7 @@ class Member:
     def _run(
         self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None
     ) -> "Run":
-        """Returns a Run with the current parameters, to which `get` is applied if given."""
+        """Returns a Run with the parameters of `state` (default: current), after applying `get`."""
         from transformer_jax.training.run import to_write
 
         state = self.state if state is None else state

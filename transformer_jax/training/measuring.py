@@ -1,7 +1,7 @@
 """Metrics of a run besides the scores of its evaluation; see transformer_jax/metrics.py.
 
-They are computed separately from the evaluation, so the choice of metrics changes none of its
-bits, and finished runs get the same metrics from their checkpoints.
+Metrics are computed separately from the evaluation. So the choice of metrics changes no bit of the
+scores, and the checkpoint of a finished run gives the same metrics.
 """
 
 import functools
@@ -49,11 +49,11 @@ def measured(
     Args:
       names: Entries of METRICS, or MODULE:NAME.
       run, task: The current model, and its data.
-      split, evaluation: Validation or test, and its scores; at the end of training these include
-        the scores of generated output.
+      split, evaluation: Validation or test, and its evaluation; at the end of training, this
+        includes the scores of generated output.
       allow: Modules that may be imported.
       curve: Rows so far (see curve_of), or None while training continues.
-      tell: Receives errors in user-defined metrics, whose values are then None, so that a
+      tell: Receives error messages of metrics that fail, whose values are then None, so that a
         finished run is not lost. If `tell` is None, errors are raised.
       again: Whether to also compute metrics that the evaluation already has.
     Raises:
@@ -95,10 +95,10 @@ def measured(
 def try_metrics(
     run: "Run", task: Task, score: Callable[[Any, Batch], Sums], allow: Collection[str]
 ) -> None:
-    """Tries user-defined metrics on one batch: those due during training, and those of the curve.
+    """Tries, on one batch, user-defined metrics that are due in training or need only the curve.
 
     Raises:
-      InvalidInput: One of them failed, or returned neither a number nor None.
+      InvalidInput: A metric failed, or returned neither a number nor None.
     """
     own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
     batch = next(iter(task.evaluation_batches("validation", _TRIED)))
@@ -134,7 +134,7 @@ def _arguments_of(function: Callable) -> Set[str]:
 
 
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
-    """Returns facts about metrics, by name, which are stored so that judging imports nothing."""
+    """Returns the facts to store about metrics, by name, so that judging imports no metric."""
     return {
         name: {
             **metric_facts(name)._asdict(),
@@ -145,9 +145,9 @@ def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
 
 
 def results_of(row: Mapping[str, Any], target: str) -> str:
-    """Returns a line for each score, of both splits, in the last row of metrics.jsonl.
+    """Returns text with a line for each score: its values on the validation and test splits.
 
-    `target` is the unit over which losses are averaged.
+    `row` is the last row of metrics.jsonl; `target` is the unit over which losses are averaged.
     """
     names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
     size, lines = max(13, *map(len, names)), []
@@ -165,10 +165,10 @@ def results_of(row: Mapping[str, Any], target: str) -> str:
 def curve_of(
     rows: Sequence[Mapping[str, Any]], counted: str, per_update: int, operations: float, alone: bool
 ) -> list[dict[str, Any]]:
-    """Returns rows of metrics.jsonl with the cost of training so far.
+    """Returns the rows of metrics.jsonl, each with the cost of training up to its step added.
 
     An update processes `per_update` units, which `counted` names (e.g. "tokens"), in `operations`
-    operations. Seconds are None unless the run was `alone`, so that measured times are its own.
+    operations. Seconds are None unless the run was trained `alone`, so that the times are its own.
     """
     curve, before, seconds = [], 0, 0.0
     # Rows before the first one with a time use that time.
@@ -187,7 +187,7 @@ def curve_of(
 def _sums_by_example(
     model: Any, sharding: "Sharding | None", function: Callable, params: Any, batch: Any
 ) -> tuple:
-    """Returns a metric's sums for each example, a tuple of arrays [B, ...]."""
+    """Returns a metric's sums for each example as a tuple of arrays [B, ...]."""
     with sharded(sharding):
         logits = model.apply({"params": params}, **batch["inputs"])
     given = {**batch, "logits": logits}
@@ -204,8 +204,8 @@ def _of_sums(name: str, function: Callable, run: "Run", batches: Iterable[Batch]
         for array in sums:
             if array.shape[:1] != (rows,):
                 raise InvalidInput(
-                    f"evaluation.metrics={name}: it gave an array of shape {array.shape}; expected "
-                    f"the sum of each example, shape ({rows},)"
+                    f"evaluation.metrics={name}: got an array of shape {array.shape}; expected "
+                    f"a sum for each example, shape ({rows},)"
                 )
         is_example = np.reshape(batch["weights"], (rows, -1)).any(-1)
         totals.append([array[is_example].sum(0) for array in sums])

@@ -1,4 +1,4 @@
-"""Memory of a training step: the need, the memory of a device, and remedies for a lack of it."""
+"""Memory of a training step: bytes needed, bytes on a device, and remedies for a shortage."""
 
 import contextlib
 import math
@@ -20,12 +20,12 @@ _REMEDIES = {
     "loss in chunks": {"training.loss_chunk": _CHUNK},
     "bfloat16": {"model.dtype": "bfloat16"},
     "attention in chunks": {"model.attention": "chunked"},
-    "blocks computed again": {"model.remat": "block", "model.scan_layers": True},
+    "blocks recomputed": {"model.remat": "block", "model.scan_layers": True},
 }
 
 
 def host_memory() -> int:
-    """Returns the bytes of memory that machine, container and job allow this process to use."""
+    """Returns the bytes of memory that machine, container and job let this process use."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _limits_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")):
         with contextlib.suppress(OSError, ValueError):  # "max" (no limit), or not Linux
@@ -51,14 +51,14 @@ def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
 
 
 def device_memory(device: Any) -> int | None:
-    """Returns the bytes that programs may use on a device, or None if they are not known."""
+    """Returns the bytes that programs may use on a device, or None if the number is not known."""
     if device.platform == "cpu":
         return host_memory() // jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def laid_out_bytes(compiled: Any) -> int:
-    """Returns the bytes of a compiled program's arguments, results and temporaries."""
+    """Returns the bytes of a program's arguments, results and temporaries, or 0 if unknown."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return 0
@@ -67,7 +67,7 @@ def laid_out_bytes(compiled: Any) -> int:
 
 
 def peak_bytes(compiled: Any, platform: str) -> int:
-    """Returns the peak memory of a program compiled for cpu, gpu or tpu, in bytes."""
+    """Returns the peak memory in bytes of a program for a cpu, gpu or tpu; 0 if unknown."""
     if platform == "cpu":  # its reported peak omits temporaries
         return laid_out_bytes(compiled)
     analysis = compiled.memory_analysis()
@@ -75,9 +75,9 @@ def peak_bytes(compiled: Any, platform: str) -> int:
 
 
 def bytes_refused(error: Exception) -> int | None:
-    """Returns the bytes of main memory that a compiler required when it failed.
+    """Returns the bytes of main memory that a program needs, from a compiler's out-of-memory error.
 
-    Returns 0 if the error does not state their number, and None if the reason was different.
+    Returns 0 if the error does not state their number, and None if it has a different cause.
     """
     reason = str(error)
     if "RESOURCE_EXHAUSTED" not in reason or re.search("vmem|smem|Shared memory", reason):
@@ -90,14 +90,14 @@ def bytes_refused(error: Exception) -> int | None:
 
 
 def refuse_large_state(template: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput if a state of these shapes and its gradients alone exceed the memory."""
+    """Raises InvalidInput if a state and its gradients alone exceed the memory of the device."""
     device, needed = jax.local_devices()[0], nbytes(template) + nbytes(template.params)
     has = device_memory(device)
     if has is not None and needed > has:
         raise InvalidInput(
-            f"parameters, optimizer and gradients need {needed / GIB:.1f} GiB, this "
-            f"{device.device_kind} has {has / GIB:.1f}\nexpected a smaller model, or an "
-            f"optimizer that keeps less than optimizer.name={config.optimizer.name}"
+            f"parameters, optimizer and gradients need {needed / GIB:.1f} GiB; this "
+            f"{device.device_kind} has {has / GIB:.1f} GiB\nexpected a smaller model, or an "
+            f"optimizer that stores less than optimizer.name={config.optimizer.name}"
         )
 
 
@@ -121,25 +121,25 @@ def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
 
 
 def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
-    """Returns the error for a step that does not fit: needed and available memory, and remedies."""
+    """Returns the error for a step that is too large, with the memory needed and remedies."""
     device, helps = jax.local_devices()[0], remedies_for(config).values()
     has = device_memory(device)
     needs = f"{needed / GIB:.1f} GiB" if needed else "more memory than there is"
-    available = f", this {device.device_kind} has {has / GIB:.1f}" if has is not None else ""
+    available = f"; this {device.device_kind} has {has / GIB:.1f} GiB" if has is not None else ""
     lines = [f"the training step needs {needs}{available}"]
     for changes in helps:
         lines.append("  " + " ".join(f"--config.{key}={value}" for key, value in changes.items()))
     if helps:
         where = " --device=gpu" if device.platform == "gpu" else ""
         plan = f"python -m experiments.plan --config=FILE --remedies{where}"
-        lines.append(f"{plan} says what each of these brings")
+        lines.append(f"{plan} shows the effect of each of these changes")
     else:
         lines.append("expected a smaller model, or a smaller training.batch_size")
     return InvalidInput("\n".join(lines))
 
 
 def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
-    """Returns changes of options, by remedy, with which a config's step needs less memory."""
+    """Returns remedies that reduce the memory of a config's step: changes of options, by name."""
     parts = 2 * config.training.accumulation
     remedies = _REMEDIES | {"the batch in parts": {"training.accumulation": parts}}
     is_short = config.data.length <= _CHUNK
@@ -156,7 +156,7 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
 
 
 def nbytes(tree: Any) -> int:
-    """Returns the bytes of a tree of arrays, or of their shapes, on one device."""
+    """Returns the bytes on each device of a tree of arrays, or of arrays with given shapes."""
 
     def held(leaf: Any) -> tuple[int, ...]:
         sharding = getattr(leaf, "sharding", None)

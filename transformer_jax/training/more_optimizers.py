@@ -1,4 +1,4 @@
-"""Less common optimizers, imported when they are chosen."""
+"""Less common optimizers, imported only when one of them is chosen."""
 
 import optax
 import optax.contrib
@@ -23,11 +23,11 @@ def adafactor(
 ) -> Transformation:
     """Factored second moments (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
 
-    Moments are factored for arrays with two axes of 128 or more, and whole for smaller arrays.
+    Moments are factored for arrays with two axes of 128 or more, and kept whole for others.
 
     Args:
-      decay_rate: Exponent with which older moments decay.
-      clip: Largest root mean square of an update.
+      decay_rate: Exponent c; at update t, older moments are multiplied by 1 - t^-c.
+      clip: Maximum root mean square of an update.
       scale_by_parameters: Whether updates are relative to the size of the parameters, as in the
         paper; the learning rate should then be higher.
     """
@@ -79,7 +79,7 @@ def schedule_free(
     `warmup_constant`. Models are evaluated and loaded with the mean of the weights.
 
     Args:
-      b1: Weight of the mean in the point at which gradients are taken; stored in the state.
+      b1: Weight of the mean in the weights at which gradients are taken; kept in the state.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
     # optax weights by rates and counts from 1; a schedule counts the earlier updates.

@@ -26,7 +26,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
     (Szegedy et al. 2016, arXiv:1512.00567, section 7).
 
     A position of weight 0 gives exactly 0, with zero gradient, whatever its logits and target. A
-    target outside the vocabulary gives NaN (a library that wraps -1 gives a finite wrong loss).
+    target outside the vocabulary gives NaN, not the wrong finite loss that wrapping -1 would give.
 
     Args:
       logits: [..., V] float; computed in float32 or wider.
@@ -49,7 +49,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
 
 
 class Sums(NamedTuple):
-    """Weighted sums over tokens, to be added up over batches and divided once."""
+    """Weighted sums over targets, to be added up over batches and then divided once."""
 
     loss: Array  # in nats
     correct: Array  # weight of the targets that have the largest logit
@@ -57,7 +57,7 @@ class Sums(NamedTuple):
 
 
 def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Sums:
-    """Returns the sums of each example, [B] each, float32 or wider.
+    """Returns the Sums of B examples as arrays [B], float32 or wider.
 
     Args: As in cross_entropy, with a leading axis of B examples.
     """
@@ -72,12 +72,12 @@ def by_example(values: Array) -> Array:
 
 
 def total(sums: Sums) -> Sums:
-    """Returns the sums over all examples of a batch."""
+    """Returns the totals of Sums [B] over all examples of a batch."""
     return jax.tree.map(jnp.sum, sums)
 
 
 def safe_mean(value: Array, weight: Array) -> Array:
-    """Returns value / weight, or `value` (then 0) if the weight is 0."""
+    """Returns value / weight, or `value` if the weight is 0, since a weighted sum is then 0."""
     return value / jnp.where(weight == 0, 1, weight)
 
 
@@ -100,7 +100,7 @@ class CrossEntropy:
         weights: Array,
         key: Array,
     ) -> Sums:
-        """Returns the sums of each example.
+        """Returns the loss, the weight of correct targets and the weight of each example.
 
         Args:
           hidden: Input of the model's output layer, [B, ..., D].
@@ -124,7 +124,7 @@ class InChunks:
 
     Attributes:
       objective: An objective whose sums over all positions are the totals of its sums over chunks.
-      places: Positions of a text per chunk; examples with one target stay whole.
+      places: Number of positions of a text in a chunk; examples with one target stay whole.
     """
 
     objective: Any
@@ -138,7 +138,7 @@ class InChunks:
         weights: Array,
         key: Array | None,
     ) -> Sums:
-        """Returns the sums of each example; see CrossEntropy."""
+        """Returns the sums of each example; see CrossEntropy.sums."""
         length = targets.shape[1] if targets.ndim > 1 else 0
         if length <= self.places:
             return self.objective.sums(hidden, project, targets, weights, key)
@@ -181,11 +181,11 @@ def score_batch(
     key: Array | None = None,
     **options: Any,
 ) -> tuple[Sums, Array]:
-    """Returns the sums of a model's losses by example, and the losses that its layers add.
+    """Returns the Sums of each example in a batch, and the losses that the model's layers add.
 
     Args:
-      model: A model that takes the batch's inputs and `return_hidden` and has `project`, as Decoder
-        does; a model without `project` returns logits directly.
+      model: A model that takes the batch's inputs and `return_hidden`, and has a method `project`,
+        as Decoder does; or a model without `project`, which returns logits.
       params, batch: Its parameters, and a batch of a task.
       objective, key: A built-in or user-defined objective, and its PRNG key.
       **options: Further arguments of `model.apply`, such as train and rngs.

@@ -33,8 +33,8 @@ class UpdateParts(NamedTuple):
     schedule: optax.Schedule  # the learning rate alone
 
 
-FirstDecay = Annotated[TracedShare, Doc("Decay per step of the mean of gradients.")]
-SecondDecay = Annotated[TracedShare, Doc("Decay per step of the mean of squared gradients.")]
+FirstDecay = Annotated[TracedShare, Doc("Decay per step of the moving mean of gradients.")]
+SecondDecay = Annotated[TracedShare, Doc("Decay per step of the moving mean of squared gradients.")]
 Epsilon = Annotated[
     TracedPositive,
     Doc("Added to the square root of the second moment, for numerical stability."),
@@ -94,7 +94,7 @@ OPTIMIZERS = {
 
 
 def reads_the_width(path: tuple) -> bool:
-    """Returns whether a parameter is a kernel in a block whose input size grows with the width."""
+    """Returns whether a parameter is a block's kernel with an input size that grows with width."""
     names = path_text(path).split("/")
     in_block = any(name.startswith("block_") for name in names)
     mixes_heads = names[-2:-1] in (["scores"], ["weights"])
@@ -102,7 +102,7 @@ def reads_the_width(path: tuple) -> bool:
 
 
 def is_hidden_kernel(path: tuple) -> bool:
-    """Returns whether a kernel's input and output sizes grow with the width, as Muon needs."""
+    """Returns whether both sizes of a block's kernel grow with the width, as Muon requires."""
     return reads_the_width(path) and path_text(path).split("/")[-2] != "router"
 
 
@@ -111,7 +111,7 @@ def _is_frozen(path: tuple, prefixes: tuple[str, ...]) -> bool:
 
 
 def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
-    """Returns the product of the NUMBERs in PATH=NUMBER whose PATH is a prefix of `path`."""
+    """Returns the product of NUMBER over all PATH=NUMBER whose PATH is a prefix of `path`."""
     product = 1.0
     for text in multipliers:
         prefix, _, factor = text.partition("=")
@@ -120,9 +120,9 @@ def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
 
 
 def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
-    """Returns a parameter's weight decay relative to optimizer.weight_decay, by its name.
+    """Returns a parameter's weight decay as a multiple of optimizer.weight_decay.
 
-    Deciding by the number of axes would fail for parameters stacked over layers or seeds.
+    Its name decides, not its number of axes: parameters may be stacked over layers or seeds.
     """
     optimizer = config.optimizer
     name = path_text(path).rsplit("/", 1)[-1]
@@ -134,14 +134,14 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
 
 
 def stateless_by_path(function: Callable[[tuple, Array, Array], Array]) -> Transformation:
-    """Returns a stateless transformation that applies `function` to each parameter and its path."""
+    """Returns a stateless transformation: each update becomes function(path, update, parameter)."""
     return optax.stateless(
         lambda updates, params: jax.tree.map_with_path(function, updates, params)
     )
 
 
 def map_paths(function: Callable[[tuple], Any]) -> Callable[[Any], Any]:
-    """Returns a function from parameters to a tree with `function(path)` for each of them."""
+    """Returns a function from parameters to a tree with `function(path)` for each parameter."""
     return lambda params: jax.tree.map_with_path(lambda path, _: function(path), params)
 
 
@@ -157,7 +157,7 @@ class WeightMean(NamedTuple):
 def weight_mean(decay: float) -> Transformation:
     """Returns a transformation that keeps mean = decay * mean + (1 - decay) * weights.
 
-    The mean starts from the initial weights; updates do not change. Polyak and Juditsky 1992;
+    The mean starts from the initial weights; updates pass unchanged. Polyak and Juditsky 1992;
     Tarvainen and Valpola 2017, arXiv:1703.01780, equation 1.
     """
 
@@ -185,7 +185,7 @@ def evaluated_params(opt_state: Any, params: Any) -> Any:
 
 
 def traced_numbers(config: ConfigDict) -> dict[str, float]:
-    """Returns the options of optimizer and schedule that a step takes as arguments, by full key.
+    """Returns the numeric options of optimizer and schedule that a step takes as arguments, by key.
 
     There are none if either is user-defined, since its code may compare numbers in Python.
     """
@@ -212,7 +212,7 @@ def make_schedule(
 def make_optimizer(
     config: ConfigDict, allow: Collection[str] = (), numbers: Mapping[str, Any] | None = None
 ) -> optax.GradientTransformation:
-    """Returns the config's optimizer with clipping, freezing and averages of weights.
+    """Returns the config's optimizer with clipping, freezing and averaging of weights.
 
     `numbers`, floats or float32, replace those of the config; see traced_numbers.
     """
@@ -244,7 +244,7 @@ def make_optimizer(
 
 
 def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
-    """Returns the transformation that multiplies updates by minus the rate for their path."""
+    """Returns a transformation that multiplies each update by minus the rate for its path."""
     same = optax.scale_by_learning_rate(schedule)
 
     def scaled(path: tuple, update: Array) -> Array:

@@ -37,7 +37,7 @@ from transformer_jax.training.optimizers import make_optimizer, traced_numbers
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
-    make_initial_state,
+    draw_state,
     make_run_steps,
     make_train_step,
 )
@@ -51,7 +51,7 @@ _MOST_BYTES_PER_CALL = 64 << 20
 
 
 def seed_of(config: ConfigDict, purpose: str) -> int:
-    """Returns the seed of initial values, `initial`, of the data's `order`, or of `dropout`."""
+    """Returns the seed for a purpose: `initial` values, the `order` of the data, or `dropout`."""
     given = config.seeds[purpose]
     return config.seed if given is None else given
 
@@ -69,7 +69,7 @@ class Prepared:
     sharding: "Sharding | None"  # placement on several devices, or None for one device
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
-        """Returns a Run with these parameters; `config` is a member's, if different."""
+        """Returns a Run with these parameters; `config` replaces that of this object, if given."""
         from transformer_jax.training.run import Run  # lazily, since it imports generation
 
         return Run(
@@ -86,7 +86,7 @@ class Prepared:
     def numbers(self, config: ConfigDict | None = None) -> dict[str, np.generic]:
         """Returns the numbers that `advance` takes: dropout's seed and traced options, by name.
 
-        `config` may differ from this one in seeds and in the options of optimizers.traced_numbers.
+        `config` may differ from self.config in seeds and the options of optimizers.traced_numbers.
         """
         config = config or self.config
         traced = {key: np.float32(value) for key, value in traced_numbers(config).items()}
@@ -94,7 +94,7 @@ class Prepared:
 
     @functools.cached_property
     def program_key(self) -> str:
-        """A text that is equal for configs whose `advance` is the same program, up to numbers."""
+        """A string that is equal for configs whose `advance` differs at most in its `numbers`."""
         flat, traced = flatten(self.config), self.numbers().keys()
         passive = ("seed", "seeds.", "initial.", *CADENCE)
         read = {
@@ -105,15 +105,15 @@ class Prepared:
         return repr(sorted(read.items()))
 
     def initial_state(self, seed: int | Array) -> TrainState:
-        """Draws the state at step 0."""
-        return make_initial_state(self.model, self.optimizer, seed)()
+        """Returns the state at step 0, drawn with a seed."""
+        return draw_state(self.model, self.optimizer, seed)
 
     def advance(
         self, numbers: Mapping[str, Any], state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
         """Takes `num_steps` training steps on stacked batches [C, B, ...]; see make_run_steps.
 
-        Arguments are results of `numbers`, `stack` and `stacked_batches`; num_steps is at most C.
+        `numbers`, `stack` and `stacked_batches` give the other arguments; num_steps is at most C.
         """
         traced = {key: number for key, number in numbers.items() if key != "seed"}
         optimizer = make_optimizer(self.config, self.allow, traced)
@@ -129,7 +129,7 @@ class Prepared:
         """Returns the state at step 0, with the initial weights of the config, and remarks on them.
 
         Raises:
-          InvalidInput: The device has too little memory, or the weights do not fit.
+          InvalidInput: The device has too little memory, or the weights do not match the model.
         """
         refuse_large_state(self.template, config)
         state = self.draw(np.uint32(seed_of(config, "initial")))
@@ -151,7 +151,7 @@ class Prepared:
             model, optimizer, unit = self.model, self.optimizer, self._unit  # self holds the data
             places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
-                lambda seed: _stacked(unit, make_initial_state(model, optimizer, seed)()),
+                lambda seed: _stacked(unit, draw_state(model, optimizer, seed)),
                 out_shardings=places,
             )
         return _DRAWS[key]
@@ -171,7 +171,7 @@ class Prepared:
 
     @functools.cached_property
     def _unit(self) -> int | None:
-        """Number of blocks in the repeated unit, or None without scanned layers."""
+        """Number of blocks in the unit that a scan of layers repeats, or None without a scan."""
         if not (self.config.model.scan_layers and isinstance(self.model, Transformer)):
             return None
         return self.model.options.unit
@@ -223,7 +223,7 @@ class Prepared:
 
     @functools.cached_property
     def capacity(self) -> int:
-        """Largest number of batches in one call, bounded by their memory."""
+        """Maximum number of batches in one call of `advance`, limited by their memory."""
         affordable = max(1, _MOST_BYTES_PER_CALL // nbytes(self.task.batch(0, 0)))
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
@@ -259,24 +259,24 @@ class Prepared:
                 remarks.append(str(error))
             if predicts and isinstance(self.model, Encoder):
                 remarks.append(
-                    "each target is the next input, and the model reads ahead: it copies"
+                    "each target is the next input, which this model sees and can therefore copy"
                 )
         if predicts and is_own_mask and not getattr(self.model, "is_causal", lambda: True)():
             remarks.append(
-                f"model.mask={mask}: a token sees those after it, and targets are the next "
-                "inputs: the loss does not measure prediction; a mask written as a function hides "
-                "them by & past"
+                f"model.mask={mask}: a token sees later ones, and targets are the next inputs, so "
+                "the loss does not measure prediction; to hide later tokens, a mask written as a "
+                "function should return its result & past"
             )
         return tuple(remarks)
 
     def training_pass(self, params: Any, inputs: Mapping[str, Any]) -> Any:
-        """Applies the model as a training step does."""
+        """Returns the outputs and sown losses of the model, applied as in a training step."""
         options = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
         return self.model.apply({"params": params}, **inputs, **options)
 
     @functools.cached_property
     def operations_of_update(self) -> float:
-        """Number of operations in an update's matrix products: that of three forward passes."""
+        """Number of operations in an update's matrix products: those of three forward passes."""
         from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 
         inputs = self.task.batch(0, 0)["inputs"]
@@ -300,7 +300,7 @@ class Prepared:
         return rate / rates[self.config.model.dtype]
 
     def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
-        """Returns rows of metrics.jsonl with the cost of training so far; see curve_of."""
+        """Returns rows of metrics.jsonl with the cost of training up to each; see curve_of."""
         from transformer_jax.training.measuring import curve_of
 
         counted, count = self.task.counted, self.count_of_update
@@ -358,8 +358,8 @@ def prepare(
             model = make_model(config, task.sizes, own)
             if not hasattr(model, "example_inputs"):
                 raise InvalidInput(
-                    f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
-                    "can be drawn for"
+                    f"{', '.join(of_user)}: expected a method example_inputs() that returns inputs "
+                    "with which the parameters can be initialised"
                 )
             sharding = make_run_sharding(config, own, devices)
             parts = (config, task, model, optimizer, objective, frozenset(own), sharding)

@@ -16,7 +16,7 @@ from transformer_jax.resolve import variant_options
 
 
 def config_from_huggingface(source: str | Path) -> ConfigDict:
-    """Returns a config whose training starts from a Hugging Face model.
+    """Returns a config for training that starts from a Hugging Face model.
 
     Its `model` section, tokenizer, task and initial weights are the model's; other options have
     their defaults. get_config() in a config file can return this config, changed or not.
@@ -47,10 +47,10 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
 
 
 def config_to_use(source: str | Path) -> ConfigDict:
-    """Returns the config of a Hugging Face model that is used without training.
+    """Returns a config for using a Hugging Face model without training.
 
-    It allows longer texts than in training, but few at a time, since logits of a large vocabulary
-    take much memory.
+    The config allows longer texts than in training, but few at a time, since the logits of a large
+    vocabulary take much memory.
     """
     config = config_from_huggingface(source)
     longest = min(512, config.model.max_length)
@@ -92,7 +92,7 @@ def options_of_model(model: Any) -> dict[str, Any]:
 
 
 class FolderAsConfig(ConfigFile):
-    """A Hugging Face model in place of a config file: `train --config=smollm2/weights`."""
+    """A Hugging Face model given instead of a config file: `train --config=smollm2/weights`."""
 
     module: Any
 

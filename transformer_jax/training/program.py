@@ -1,4 +1,4 @@
-"""The compiled training program of one run, or of several that differ only in numbers."""
+"""The compiled training program of one run, or of several runs that differ only in numbers."""
 
 import functools
 import time
@@ -27,7 +27,7 @@ class StepRequest(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a request."""
+    """Result of a StepRequest: the new state and the records of its steps."""
 
     state: TrainState  # after the steps
     records: StepRecord  # of each step [C], in host memory
@@ -38,9 +38,9 @@ class StepResult(NamedTuple):
 class Program:
     """A compiled program for members: runs that differ only in seeds and traced options.
 
-    With width 1, members go one after another, each with the program and the bits of a single run.
-    Otherwise several go together under vmap, which sums in a different order: a member then equals
-    a run of its own up to rounding, independently of the others.
+    With width 1, members are trained one after another, with the program and bits of a single run.
+    With a larger width, several are trained together under vmap, which sums in a different order.
+    Each then equals a single run up to rounding, and does not depend on the other members.
     """
 
     def __init__(self, prepared: Prepared, width: int = 1) -> None:
@@ -61,10 +61,10 @@ class Program:
             return self.prepared.program
         lists = [[shape] * self.width for shape in self.prepared.shapes]
         has = device_memory(jax.local_devices()[0])
-        available = "" if has is None else f": it has {has / GIB:.1f} GiB"
+        available = "" if has is None else f", {has / GIB:.1f} GiB"
         too_large = InvalidInput(
-            f"--members={self.width}: so many do not fit into the device's memory{available}\n"
-            f"expected fewer, e.g. --members={self.width // 2}; 1 trains one after another"
+            f"--members={self.width}: too many runs for the memory of the device{available}\n"
+            f"expected fewer, e.g. --members={self.width // 2}; 1 trains them one after another"
         )
         try:
             compiled = jax.jit(self._advance, donate_argnums=1).lower(*lists).compile()

@@ -44,10 +44,10 @@ class Run:
       tokenizer: The model's tokenizer, or None if the model reads no text.
       step: Number of optimizer updates.
       classes: Names of the classes, for models that classify.
-      num_texts: Texts per example; 2 if pairs of texts are classified.
+      num_texts: Number of texts in an example; 2 if pairs of texts are classified.
       metrics: Rows of metrics.jsonl in order of updates: step, train/loss, eval/loss, ...
       begins: First tokens of a translation, for a Hugging Face model that frames texts
-        differently; otherwise empty.
+        differently from this package; otherwise empty.
       sharding: Placement of the parameters on several devices, or None if they are on one.
     """
 
@@ -83,11 +83,11 @@ class Run:
         return (
             f"Run: {config.model.architecture}, {count:,} parameters ({shape})\n"
             f"  {trained}\n"
-            f"  changes of the defaults: {len(stated(configs.flatten(config)))}, see .config"
+            f"  options changed from defaults: {len(stated(configs.flatten(config)))}; see .config"
         )
 
     def _repr_html_(self) -> str:
-        """Returns HTML for a notebook: the description, and the options that the config changes."""
+        """Returns HTML for a notebook: the description, and the options that are not defaults."""
         changes = stated(configs.flatten(self.config))
         return html_table(repr(self), ("option", "value"), changes.items())
 
@@ -101,16 +101,16 @@ class Run:
         seed: int = 0,
         stop: str | Sequence[str] = (),
     ) -> Prompt:
-        """Continues a prompt, or each of several, with a language model.
+        """Continues one prompt, or each prompt in a list, with a language model.
 
         Args:
-          prompt: A non-empty text of characters that the tokenizer knows, or a list of such texts.
+          prompt: A non-empty text that the tokenizer can encode, or a list of such texts.
           num_tokens: Number of tokens to add.
           temperature: Divisor of the logits; 0 takes the likeliest token.
           top_k: Number of likeliest tokens to draw from; all if None.
-          top_p: Probability that the likeliest tokens to draw from must reach together.
-          seed: In [0, 2^32); the same seed gives the same text.
-          stop: The text ends before the first of these strings.
+          top_p: Total probability that the likeliest tokens to draw from must reach.
+          seed: An integer in [0, 2^32); the same seed gives the same text.
+          stop: A string or several; the text ends before the first that occurs.
 
         Returns:
           The continuation without the prompt, or a list of continuations for a list of prompts.
@@ -145,7 +145,7 @@ class Run:
         seed: int = 0,
         stop: str | Sequence[str] = (),
     ) -> Iterator[str]:
-        """Yields the continuation of `sample` piece by piece, as it is drawn.
+        """Yields the continuation of a prompt, as in `sample`, piece by piece while it is drawn.
 
         A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
@@ -166,7 +166,7 @@ class Run:
                 return
 
     def _continuation(self, prompt: str, drawn: list[int]) -> str:
-        """Returns the text of new tokens, beginning with a space if one follows the prompt."""
+        """Returns the text of new tokens, with the space after the prompt if there is one."""
         tokenizer = self._tokenizer_for("language_modelling")
         if isinstance(tokenizer, HuggingFaceTokenizer):
             begun = tokenizer.encode(prompt).tolist()
@@ -176,7 +176,7 @@ class Run:
         return tokenizer.decode(drawn)
 
     def log_probabilities(self, text: str) -> np.ndarray:
-        """Returns the log-probability of each token of a text after the first, given those before.
+        """Returns the log-probability of each token after the first, given the tokens before it.
 
         The text has 2 to model.max_length + 1 tokens. The result is [tokens - 1] float32, in nats.
 
@@ -213,17 +213,16 @@ class Run:
         return np.asarray(sums)
 
     def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns the log-probabilities, [L - 1] float32, of tokens [L] after the first."""
+        """Returns the log-probabilities, [L - 1] float32, of all but the first of tokens [L]."""
         most = self.model.max_length + 1
         if not 2 <= len(tokens) <= most:
             raise InvalidInput(
-                f"expected a text of 2 to {most} tokens (model.max_length and one more), got "
-                f"{len(tokens)}"
+                f"expected a text of 2 to {most} tokens (model.max_length + 1), got {len(tokens)}"
             )
         if hasattr(self.model, "is_causal") and not self.model.is_causal():
             raise InvalidInput(
-                "this model sees the tokens that it would have to predict (model.mask): it gives a "
-                "text no probability"
+                "this model sees the tokens that it would have to predict (model.mask), so it "
+                "defines no probability of a text"
             )
         # Texts are padded to few lengths, so that the model is compiled only a few times.
         length = len(tokens) - 1
@@ -278,11 +277,12 @@ class Run:
         are not read.
 
         Raises:
-          InvalidInput: The model does not classify texts, or not in pairs (or only in pairs).
+          InvalidInput: The model does not classify texts, or an example is one text where pairs
+            are expected, or a pair where single texts are expected.
         """
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         if not self.model.num_classes:
-            raise InvalidInput("this model has no classes: it gives a vector for each token")
+            raise InvalidInput("this model has no classes: it returns a vector for each token")
         expected = {1: "a text", 2: "a pair of texts"}[self.num_texts]
         for example in texts:
             if (1 if isinstance(example, str) else len(example)) != self.num_texts:
@@ -309,7 +309,7 @@ class Run:
         tokens = [specials.begin, *before, specials.mask, *after]
         if len(tokens) > self.model.max_length:
             raise InvalidInput(
-                f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
+                f"text: got {len(tokens)} tokens; model.max_length is {self.model.max_length}"
             )
         logits = logits_of(self.model, self.params, {"tokens": np.asarray(tokens)[None]})
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
@@ -321,15 +321,15 @@ class Run:
         """Returns the tokenizer if the model was trained on this task, else raises InvalidInput."""
         if self.config.data.task != task and not is_user_defined(self.config.data.task):
             raise InvalidInput(
-                f"this run's data.task is {self.config.data.task}; expected {task} for this"
+                f"expected a run with data.task={task}, got data.task={self.config.data.task}"
             )
         if self.tokenizer is None:
-            raise InvalidInput("this run has no tokenizer.json, so it does not take text")
+            raise InvalidInput("this run has no tokenizer.json, so its model cannot read text")
         return self.tokenizer
 
     @staticmethod
     def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
-        """Returns the results of a function that is applied to rows in batches of one shape."""
+        """Applies a function to batches of rows of the same size; returns the joined results."""
         count, results = len(next(iter(inputs.values()))), []
         for first in range(0, count, _ROWS_AT_ONCE):
             places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
@@ -339,7 +339,7 @@ class Run:
 
 
 def logits_of(model: Any, params: Any, inputs: Any) -> jax.Array:
-    """Returns the logits for some inputs, whole in each process."""
+    """Returns a model's logits for some inputs, complete in each process."""
     return whole(_apply(model, params, inputs))
 
 
@@ -362,12 +362,12 @@ def _ends_of(stop: str | Sequence[str]) -> list[str]:
 
 
 def _text_before(text: str, ends: Iterable[str]) -> str:
-    """Returns the text before the first of some strings in it."""
+    """Returns the part of a text before the first occurrence of any string in `ends`."""
     return text[: min([len(text), *[text.find(end) for end in ends if end in text]])]
 
 
 def _sure_length(text: str, ends: Iterable[str]) -> int:
-    """Returns the length that later tokens cannot change: no partial character or stop string."""
+    """Returns the length of the text without a partial character or stop string at its end."""
     whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
     begun = [n for end in ends for n in range(1, len(end)) if whole.endswith(end[:n])]
     return len(whole) - max(begun, default=0)
@@ -376,7 +376,7 @@ def _sure_length(text: str, ends: Iterable[str]) -> int:
 def _several(texts: Iterable[Any]) -> list[Any]:
     """Returns the texts as a list; refuses a single string, which would become characters."""
     if isinstance(texts, str):
-        raise InvalidInput("expected a list of texts, got one text")
+        raise InvalidInput("expected a list of texts, got a single string")
     texts = list(texts)
     if not texts:
         raise InvalidInput("expected at least one text, got none")
@@ -388,7 +388,7 @@ def _numbers(results: Any) -> np.ndarray:
     results = np.asarray(whole(results))
     if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
         raise InvalidInput(
-            "the model's logits are NaN: its parameters or one of its components are not finite"
+            "the model's logits are NaN: a parameter or a component's output is not finite"
         )
     return results
 

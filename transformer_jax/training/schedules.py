@@ -1,7 +1,7 @@
 """Learning rate schedules by name: functions of peak rate, number of updates, and options.
 
 Each returns a function from `count`, the number of earlier updates, to the rate of the next update.
-Update n = 1, 2, ... uses the curve's value at n, so the first rate is not 0.
+Update n = 1, 2, ... uses the value of the curve at n, so the first rate is not 0.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from typing_extensions import Doc
 
 from transformer_jax.options import Count, Fraction, Natural, PositiveShare
 
-_WarmUp = Annotated[Natural, Doc("Updates of linear warm-up, must be less than `steps`.")]
-_FinalFraction = Annotated[Fraction, Doc("Final learning rate over the peak.")]
+_WarmUp = Annotated[Natural, Doc("Updates of linear warm-up; must be fewer than `steps`.")]
+_FinalFraction = Annotated[Fraction, Doc("Final learning rate divided by the peak.")]
 
 
 def constant(peak: float, steps: int) -> optax.Schedule:
@@ -60,7 +60,7 @@ def warmup_stable_decay(
     decay_fraction: PositiveShare = 0.2,
     final_fraction: _FinalFraction = 0.0,
 ) -> optax.Schedule:
-    """Linear warm-up, the peak, and linear decay over the last part.
+    """Linear warm-up, then the peak, then linear decay over the last part of the run.
 
     Hu et al. 2024, arXiv:2404.06395, section 4, with the linear decay of Hägele et al. 2024,
     arXiv:2405.18392.

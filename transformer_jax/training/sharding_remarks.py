@@ -16,7 +16,7 @@ _LARGE = 1 << 20  # bytes from which an array that is not cut is worth a remark
 
 
 def remarks_of(prepared: Prepared) -> list[str]:
-    """Returns remarks on the run that is about to be trained, one line each."""
+    """Returns remarks on how the arrays of a prepared run are laid out, one line each."""
     config, inputs = prepared.config, prepared.task.batch(0, 0)["inputs"]
     heads = {n: config.model[n] for n in ("num_heads", "num_kv_heads")}
     return remarks_on_sharding(
@@ -28,7 +28,7 @@ def remarks_of(prepared: Prepared) -> list[str]:
         },
         {
             "tensor": {f"model.{n}": count for n, count in heads.items() if count is not None},
-            "sequence": {f"places of {n}": x.shape[1] for n, x in inputs.items() if x.ndim == 2},
+            "sequence": {f"length of {n}": x.shape[1] for n, x in inputs.items() if x.ndim == 2},
         },
     )
 
@@ -43,7 +43,8 @@ def remarks_on_sharding(
 
     Args:
       sharding, state: Sharding of the run, and shapes of its state.
-      examples: Number of examples in a batch, and of parts in which it is computed, by key.
+      examples: Number of examples in a batch, and of parts in which the batch is computed, by the
+        key of the batch size.
       counts: Numbers that an axis of the mesh should divide, by axis and description.
     """
     num_devices, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
@@ -51,7 +52,7 @@ def remarks_on_sharding(
     if num_devices > used:
         remarks.append(
             f"{num_devices - used} of {num_devices} devices stay idle; "
-            "--config.mesh.data=-1 takes all"
+            "--config.mesh.data=-1 uses all"
         )
     if sharding is None:
         return remarks
@@ -60,14 +61,14 @@ def remarks_on_sharding(
         if rows % devices:
             most = math.ceil(rows / devices)
             remarks.append(
-                f"{rows} examples at once over {devices} devices: {most} each, some with fewer; "
+                f"{rows} examples over {devices} devices: at most {most} each, some with fewer; "
                 f"{key}={most * devices * parts} costs no more time"
             )
     for axis, of_axis in counts.items():
         size = sharding.mesh.shape[axis]
         remarks += [
-            f"mesh.{axis}={size} does not divide {what}={number}: each of its devices computes all "
-            "of them"
+            f"mesh.{axis}={size} does not divide {what}={number}: each device along this axis "
+            f"computes all {number}"
             for what, number in of_axis.items()
             if number % size
         ]

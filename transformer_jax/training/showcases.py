@@ -1,4 +1,4 @@
-"""Sample outputs of trained models, such as texts, and scores of their output, for each task."""
+"""Samples and scores of the output of trained models, such as texts, for each task."""
 
 import functools
 import itertools
@@ -62,7 +62,7 @@ def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
     """Returns the fraction of correct answers if the model reads its own earlier answers.
 
-    There are no scores for a task in which chance decides answers.
+    A task in which answers depend on chance has no such scores.
     """
     if task.language.floor:
         return {}, {}
@@ -89,7 +89,7 @@ def show_answers(run: Run, task: "SyntheticTask") -> str:
 
 
 def show_continuation(run: Run, task: "LanguageModelling") -> str:
-    """Returns a continuation of the first token of the test split."""
+    """Returns the first token of the test split and a continuation."""
     options = run.config.sample
     prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
     if not options.num_tokens:
@@ -165,10 +165,10 @@ def show_guesses(run: Run, task: Task) -> str:
 
 
 def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
-    """Yields the prompt and its continuation, as it is drawn."""
+    """Yields the prompt, and then its continuation as it is drawn."""
     task = run.config.data.task
     if run.tokenizer is None and task != "language_modelling":
-        raise InvalidInput(f"this run's data.task is {task}: it reads no text")
+        raise InvalidInput(f"this run's data.task is {task}, which reads no text")
     pieces = run.stream(prompt, **options)
     first = next(pieces, "")  # so that an error is raised before the prompt is shown
     yield prompt + _glue(run) + first
@@ -176,7 +176,7 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 
 def _glue(run: Run) -> str:
-    """Returns a space if the tokens are words without spaces, else an empty text."""
+    """Returns a space if the tokens are words without spaces, else an empty string."""
     if run.tokenizer is None or isinstance(run.tokenizer, HuggingFaceTokenizer):
         return ""
     return " " if run.tokenizer.token_bytes is None else ""

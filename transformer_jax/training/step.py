@@ -23,30 +23,26 @@ class TrainState(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """Record of one step."""
+    """Measurements of one training step."""
 
     loss: Array  # the objective's mean over the batch's weighted targets, before the update
     gradient_norm: Array  # global, before clipping
     applied: Array  # whether both are finite; otherwise the state is unchanged
 
 
-def make_initial_state(
+def draw_state(
     model: Any, optimizer: optax.GradientTransformation, seed: int | Array
-) -> Callable[[], TrainState]:
-    """Returns a function that draws the state at step 0 for a model that has `example_inputs`."""
-
-    def initial_state() -> TrainState:
-        init_key, _ = jax.random.split(jax.random.key(seed))
-        params = model.init(init_key, **model.example_inputs())["params"]
-        return TrainState(jnp.int32(0), params, optimizer.init(params))
-
-    return initial_state
+) -> TrainState:
+    """Returns a state at step 0, drawn with a seed, for a model that has `example_inputs`."""
+    init_key, _ = jax.random.split(jax.random.key(seed))
+    params = model.init(init_key, **model.example_inputs())["params"]
+    return TrainState(jnp.int32(0), params, optimizer.init(params))
 
 
 def make_mean_gradients(
     model: nn.Module, objective: Any, accumulation: int
 ) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
-    """Returns a function from (parameters, batch, key) to the mean loss's gradients and sums.
+    """Returns a function from (parameters, batch, key) to gradients of the mean loss, and Sums.
 
     The mean is over all weighted targets of the batch. The sums over its `accumulation` parts are
     added and divided once, so the result is that of the whole batch even if the parts have
@@ -91,10 +87,10 @@ def make_train_step(
     accumulation: int = 1,
     objective: Any = CrossEntropy(),  # noqa: B008, it is frozen
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
-    """Returns one optimizer update as a pure function: gradients, then the optimizer's step.
+    """Returns a pure function for one optimizer update: gradients, then the optimizer's step.
 
     The model takes the batch's inputs and `train`; the optimizer clips (see make_optimizer). `seed`
-    is that of dropout, whose key at a step is fold_in(key, step). A batch is computed in
+    is the seed of dropout, whose key at a step is fold_in(key, step). A batch is computed in
     `accumulation` parts.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
@@ -121,9 +117,9 @@ def make_train_step(
 def make_run_steps(train_step: Callable) -> Callable:
     """Returns a function that takes many steps in one compiled program.
 
-    The number of steps is an argument of the program, so one compilation serves every length, and
-    any division of a run into calls gives the same bits. The first step that is not finite
-    ends the call with the state before that step.
+    The number of steps is an argument of the program, so one compilation serves every number, and
+    any division of a run into calls gives the same bits. The first step whose loss or gradient is
+    not finite ends the call with the state before that step.
     """
     step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
 

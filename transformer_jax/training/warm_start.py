@@ -44,13 +44,13 @@ def start_from(
     tokenizer: Tokenizer | None,
     allow: Collection[str] = (),
 ) -> tuple[Any, list[str]]:
-    """Returns parameters with those that a config names in place of drawn ones, and remarks.
+    """Returns `params` with values replaced by weights that a config names, and remarks on these.
 
-    `params` are drawn; `initial` is a section of the config; `tokenizer` is that of the task. A run
-    that holds the weights may import the modules `allow`.
+    `params` are freshly drawn; `initial` is the config's section of that name; `tokenizer` is that
+    of the task. The modules `allow` may be imported for a run that holds the weights.
 
     Raises:
-      InvalidInput: Weights or vectors cannot be read, or do not fit.
+      InvalidInput: Weights or vectors cannot be read, or do not match the model.
     """
     remarks = []
     if initial.weights is not None:
@@ -65,10 +65,10 @@ def start_from(
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Returns parameters with the stored arrays of the same paths, and a remark on them.
+    """Returns `params` with values replaced by stored arrays of the same paths, and a remark.
 
-    Arrays of equal shapes may belong to different computations: four heads or two, norms before or
-    after. So fields that do not affect shapes must be equal too.
+    Arrays of equal shapes may belong to different computations, e.g. with two heads or four, or
+    with norms before or after layers. So fields that do not affect shapes must be equal too.
     """
     their_model, their_params = _read_weights(path, tokenizer, allow)
 
@@ -76,7 +76,7 @@ def _from_weights(
         raise InvalidInput("\n".join([f"initial.weights={path}: {why}", *lines]))
 
     if different := _different(their_model, model):
-        refuse("of a model that computes otherwise", different[:6])
+        refuse("the stored model computes differently", different[:6])
     own, given = by_path(params), by_path(their_params)
     stored_tokenizer, cut = None, {}
     if tokenizer and is_of_huggingface(path):
@@ -91,9 +91,9 @@ def _from_weights(
     in_part = {name.rpartition("/")[0] for name in shared} - {""}  # modules given in part or whole
     lost = [n for n in given if n not in own and n.rpartition("/")[0] in in_part]
     if lost:  # a bias, for example
-        remedy = "give the model what they need, as model.use_bias=True"
-        lines = _first_lines([f"  {name}: there, not here" for name in lost])
-        refuse("of modules that compute with more arrays there", [*lines, remedy])
+        remedy = "give this model these arrays too, e.g. with model.use_bias=True"
+        lines = _first_lines([f"  {name}" for name in lost])
+        refuse("modules of the stored model have arrays that this model lacks", [*lines, remedy])
     wrong = [
         f"  {name}: {given[name].shape} there, {own[name].shape} here"
         for name in shared
@@ -101,21 +101,21 @@ def _from_weights(
     ]
     if wrong or not shared:
         lines = _first_lines(wrong) or [f"  there {', '.join(list(given)[:4])}, ..."]
-        remedy = "set model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
+        remedy = "set model.width, depth, mlp_dim, max_length, ... and data.tokenizer as stored"
         remedy += f", or begin with --config={path}" if holds_weights(Path(path)) else ""
-        refuse("they do not fit this model", [*lines, remedy])
+        refuse("these weights do not match this model", [*lines, remedy])
     if stored_tokenizer and tokenizer and _EMBEDDING in shared:
         tokens = [[n] for n in range(min(stored_tokenizer.vocab_size, tokenizer.vocab_size))]
         if any(stored_tokenizer.decode(token) != tokenizer.decode(token) for token in tokens):
             file = folder_of(path) / "tokenizer.json"
-            refuse(f"its embedding is of other tokens; give data.tokenizer={file}")
+            refuse(f"its embedding is for different tokens; set data.tokenizer={file}")
     taken = {name: _in_place_of(own[name], given[name]) for name in shared}
     fresh = sorted({name.split("/")[0] for name in own if name not in given})
     unused = sorted({name.split("/")[0] for name in given if name not in own})
     remark = f"weights of {path}: {len(shared)} of {len(own)} arrays"
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
-    remark += f"; without rows that are no token's: {', '.join(cut)}" if cut else ""
+    remark += f"; without spare rows: {', '.join(cut)}" if cut else ""
     return unflatten_dict(own | taken, sep="/"), remark
 
 
@@ -125,7 +125,7 @@ def _first_lines(lines: list[str]) -> list[str]:
 
 
 def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns tables cut to the rows of the tokenizer's tokens; many models have spare rows."""
+    """Returns those given tables that have spare rows, as in many models, without these rows."""
     fits = {}
     for name, axis in _TOKEN_AXES.items():
         if name in own and name in given and own[name].shape[axis] < given[name].shape[axis]:
@@ -136,7 +136,7 @@ def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dic
 
 
 def _different(their_model: Any, our_model: Any) -> list[str]:
-    """Returns lines about differing computations, with only the first of the differing blocks."""
+    """Returns lines about differences in computation; of differing blocks, only about the first."""
     models = (their_model, our_model)
     have_blocks = all(hasattr(model, "options") for model in models)  # recurrent models have none
     if not have_blocks or not any(model.options.layers for model in models):
@@ -161,7 +161,7 @@ def _different_fields(their_model: Any, our_model: Any, without: Collection[str]
 
 
 def _differ_by_rounding(*values: Any) -> bool:
-    """Returns whether floats are equal up to rounding to float32, as in a file."""
+    """Returns whether two values are floats that are equal up to rounding to float32."""
     return all(isinstance(v, float) for v in values) and math.isclose(*values, rel_tol=1e-6)
 
 
@@ -183,7 +183,7 @@ def _unseen_in_shapes(model: Any) -> dict[str, Any]:
 def _read_weights(
     path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, Any]:
-    """Returns the model to which the weights belong, and its parameters."""
+    """Returns the model to which stored weights belong, and its parameters."""
     if not (Path(path) / "checkpoints").is_dir():
         from transformer_jax.interop import from_huggingface
 
@@ -191,7 +191,7 @@ def _read_weights(
     run = load_run(path, say=lambda text: None, allow=allow)
     if run.tokenizer and tokenizer and fingerprint(run.tokenizer) != fingerprint(tokenizer):
         raise InvalidInput(
-            f"initial.weights={path}: trained with another tokenizer; give "
+            f"initial.weights={path}: trained with a different tokenizer; set "
             f"data.tokenizer={Path(path) / 'tokenizer.json'}"
         )
     return run.model, run.params
@@ -208,7 +208,7 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
         wanted.setdefault(tokenizer.decode([token]).strip(), []).append(token)
     found = read_word_vectors(Path(path), set(wanted), table.shape[1])
     if not found:
-        raise InvalidInput(f"initial.word_vectors={path}: none of the vocabulary's words is there")
+        raise InvalidInput(f"initial.word_vectors={path}: no word of the vocabulary is in the file")
     for word, vector in found.items():
         table[wanted[word]] = vector
     own[_EMBEDDING] = _in_place_of(own[_EMBEDDING], table)
@@ -217,12 +217,13 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
 
 
 def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.ndarray]:
-    """Reads vectors [width] float32 of wanted words from a file in word2vec's text format.
+    """Returns vectors [width] float32 of wanted words from a file in word2vec's text format.
 
-    A line has a word and its numbers; the first can have sizes instead. The file can be a .gz file.
+    A line has a word and its numbers; the first line may state sizes. The file may be a .gz file.
 
     Raises:
-      InvalidInput: A line is not a word and `width` finite numbers; the message names it.
+      InvalidInput: There is no such file, or a line is not a word and `width` finite numbers; the
+        message names the line.
     """
     if not path.is_file():
         raise InvalidInput(f"initial.word_vectors={path}: no such file")
@@ -248,7 +249,7 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
 
 
 def _in_place_of(own: Any, given: Any) -> Any:
-    """Returns `given` with the dtype and placement of `own`, in parts if on several devices."""
+    """Returns `given` with the dtype of `own` and its placement on one device or several."""
     array = jnp.asarray(given, own.dtype)
     sharding = getattr(own, "sharding", None)
     if sharding is None or len(sharding.device_set) == 1:

@@ -1,1 +1,1 @@
-"""Less common components, one idea per file, imported when they are chosen."""
+"""Less common components, one idea or family per file, imported when chosen."""

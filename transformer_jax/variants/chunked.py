@@ -1,4 +1,4 @@
-"""Softmax attention for some queries at a time, so that not all weights are in memory at once.
+"""Softmax attention in chunks of queries, so that memory never holds the weights of all of them.
 
 A query's weights are computed over all its keys, so nothing is approximated.
 """
@@ -103,7 +103,7 @@ def attend_in_chunks(
         return parts_HNCV.reshape(*parts_HNCV.shape[:-3], len(firsts) * size, parts_HNCV.shape[-1])
 
     def again(run: Callable) -> Callable:
-        """Makes the backward pass recompute a chunk if there are more than four chunks."""
+        """Returns `run`, recomputed in the backward pass if there are more than four chunks."""
         return jax.checkpoint(run) if length > _BANDS * size else run
 
     whole = range(0, length - length % size, size)
@@ -120,7 +120,7 @@ def attend_in_chunks(
 
 
 def _rows(array: Array, first: Any, count: int) -> Array:
-    """Selects rows from `first` on: [..., L, F] -> [..., count, F]; a single row is kept."""
+    """Selects rows from `first` on: [..., L, F] -> [..., count, F]; if L is 1, the row is kept."""
     if array.shape[-2] == 1:
         return array
     return jax.lax.dynamic_slice_in_dim(array, first, count, axis=-2)

@@ -22,8 +22,8 @@ class MixtureOfExperts(FeedForward):
     chosen experts (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise). With a
     single chosen expert, p_e is unchanged (Fedus et al. 2022, arXiv:2101.03961, equation 2). No
     token is dropped. Either all experts are computed for all tokens, num_experts / num_chosen times
-    the work needed, or only the chosen ones, in blocks of tokens. The results are equal up to
-    rounding, and the latter is faster for many experts.
+    the work needed, or only the chosen ones, in blocks of tokens. Results are equal up to rounding;
+    with many experts, computing only the chosen ones is faster.
 
     The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
     (Fedus et al., equation 4), is 1 if all experts are used equally. It is computed per sequence,
@@ -126,7 +126,7 @@ class Experts(nn.Module):
         shape = (inputs.shape[-1], self.features)
 
         def draw(key: Array, _: tuple[int, ...]) -> Array:
-            """Draws the kernel of each expert as for a separate layer, of shape [D, F]."""
+            """Returns the kernels [E, D, F], each drawn as for a separate layer of shape [D, F]."""
             keys = jax.random.split(key, self.num_experts)
             return jax.vmap(lambda one: self.kernel_init(one, shape))(keys)
 
@@ -135,7 +135,7 @@ class Experts(nn.Module):
 
 
 class Routes(NamedTuple):
-    """Rows of N tokens with k choices each, in blocks of b rows; each block has one expert.
+    """Assignment of N tokens, with k experts each, to rows in blocks of b; one expert per block.
 
     No token is dropped: an expert gets as many blocks as its tokens fill
     (Gale et al. 2022, arXiv:2211.15841, section 4, with whole blocks instead of a sparse kernel).
@@ -143,7 +143,7 @@ class Routes(NamedTuple):
     gradient under vmap, and computes all experts on a CPU.
 
     Attributes:
-      place: [N, k] int, row of each choice of each token, counted over all blocks.
+      place: [N, k] int, row for each chosen expert of each token, counted over all blocks.
       token: [blocks * b] int, token of each row; N for an empty row.
       expert: [blocks] int, expert of each block.
     """
@@ -169,7 +169,7 @@ class Routes(NamedTuple):
 
 
 def routes_of(chosen: Array, num_experts: int, block: int) -> Routes:
-    """Returns routes with a row for each token in a block of each of its experts.
+    """Returns routes that give each token a row in a block of each of its experts.
 
     Args:
       chosen: Chosen experts, [N, k] int.

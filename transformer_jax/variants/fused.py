@@ -36,15 +36,16 @@ class FusedAttention(SoftmaxAttention):
 
     Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels support causal masks
     and windows that end at the query; splash attention also supports other windows, documents and
-    padding. Elsewhere, and if the kernel does not support the call, it computes `softmax`. Not
-    supported are a bias, dropout of weights, other masks, a cache, in splash attention a length
-    that is not a multiple of 128, and in cuDNN float32. Results are equal up to the rounding of the
-    dtype, and exactly 0 for a query that may attend to nothing. With a window, positions must count
-    the tokens of each document one by one; otherwise the result is NaN if a kernel might be used.
+    padding. On other devices, and for unsupported calls, `softmax` is computed. Not supported are a
+    bias, dropout of weights, other masks, a cache, in splash attention a length that is not a
+    multiple of 128, and in cuDNN float32. Results are equal up to the rounding of the dtype, and
+    exactly 0 for a query that may attend to nothing. With a window, positions must count the tokens
+    of each document one by one; otherwise the result is NaN if a kernel might be used.
 
     Attributes:
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); cuDNN does not support it.
-      interpret: Whether to interpret splash attention, on any device, for tests.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it. cuDNN does not
+        support it.
+      interpret: Whether to run splash attention in an interpreter, on any device, for tests.
     """
 
     interpret: bool = False
@@ -125,12 +126,12 @@ def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
         return "the mask is an array"
     unknown = mask.names - _RULES
     if unknown:
-        return f"no kernel knows the mask {', '.join(sorted(unknown))}"
+        return f"no kernel supports the mask {', '.join(sorted(unknown))}"
     windows = [options for name, options in mask.tags if name == "window"]
     if len(windows) > 1 or any(window["sinks"] for window in windows):
-        return "several windows, or one with sinks"
+        return "there are several windows, or one with sinks"
     if query.shape[-2] != key.shape[-2]:
-        return "there are not as many keys as queries"
+        return "the numbers of queries and keys differ"
     return None
 
 
@@ -161,9 +162,9 @@ def _splash(
     if length % _BLOCK or key_length % _BLOCK:
         raise ValueError(f"lengths {length} and {key_length} are not multiples of {_BLOCK}")
     if value.shape[-1] != key.shape[-1]:
-        raise ValueError("values have other features than keys")
+        raise ValueError("the numbers of features of keys and values differ")
     if cuts_sequence():
-        raise ValueError("places of a text are on several devices")
+        raise ValueError("the positions of a text are divided over several devices")
     before, after = _reach(mask)
     if before is None and after is None:
         shown = splash.FullMask((length, key_length))
@@ -215,11 +216,11 @@ def _cudnn(
 ) -> Array:
     """[..., H, L, K], [..., G, M, K], [..., G, M, V] -> [..., H, L, V]."""
     if soft_cap is not None:
-        raise ValueError("it supports no soft cap of the scores")
+        raise ValueError("cuDNN does not support a soft cap of the scores")
     if cuts_sequence() or cuts_heads_apart(query.shape[-3], key.shape[-3]):
         raise ValueError("queries and keys are divided over devices differently")
     if mask is not None and mask.query.segment is not None:
-        raise ValueError("there are documents or padding")
+        raise ValueError("cuDNN does not support documents or padding")
     before, after = _reach(mask)
     lead = query.shape[:-3]
 
@@ -238,9 +239,9 @@ def _cudnn(
 
 
 def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns the kernel with a vmap that enlarges N, also in its derivative.
+    """Returns the kernel; its vmap, and that of its derivative, merges the mapped axis into N.
 
-    jax's batching rule for cuDNN's derivative fails inside XLA.
+    This replaces jax's batching rule for cuDNN's derivative, which fails inside XLA.
 
     Args:
       kernel: Function from arrays [N, ...] to an array [N, ...]; examples are independent.

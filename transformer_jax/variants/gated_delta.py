@@ -22,9 +22,9 @@ class GatedDeltaRule(AttentionVariant):
 
     S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T; the output is S_t^T q_t / sqrt(d), with
     queries and keys of length 1. Yang et al. 2025, arXiv:2412.06464, equation 10, with Mamba-2's
-    decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4. Initial values are as there:
-    e^A = 1, 2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write).
-    Tokens are read one by one. A document (a run of equal segments) begins with an empty memory.
+    decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4, and its initial values: e^A = 1,
+    2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write). Tokens are
+    read one by one. A document (a run of equal segments) begins with an empty memory.
 
     Attributes:
       gate_bias: Whether the maps W_decay and W_write have a bias.
@@ -51,13 +51,13 @@ class GatedDeltaRule(AttentionVariant):
         """
         segment = segments_of_a_causal_mask(call.mask, "the gated delta rule")
         if call.bias is not None:
-            raise ValueError("bias: the gated delta rule has no scores that it could be added to")
+            raise ValueError("bias: the gated delta rule has no scores to add a bias to")
         if call.scale is not None:
-            raise ValueError("attention_scale: the gated delta rule has no scale")
+            raise ValueError(f"attention_scale: the gated delta rule has none, got {call.scale}")
         if call.dropout_rate:
             raise ValueError(
-                "attention_dropout_rate: the gated delta rule has no weights to be dropped; "
-                "expected 0"
+                "attention_dropout_rate: the gated delta rule has no weights to drop; expected 0, "
+                f"got {call.dropout_rate}"
             )
         heads, wide = query.shape[-3], jnp.promote_types(query.dtype, jnp.float32)
         dtype, root = value.dtype, query.shape[-1] ** 0.5
@@ -89,7 +89,7 @@ class GatedDeltaRule(AttentionVariant):
         return (jnp.moveaxis(mixed_HLV, 0, -2) / root).astype(dtype)
 
     def _gate(self, name: str, heads: int, inputs: Array, dtype: jnp.dtype) -> Array:
-        """Returns the inputs of a gate: [..., L, D] -> [..., H, L]."""
+        """Returns the values of a gate before its activation: [..., L, D] -> [..., H, L]."""
         init = nn.initializers.normal(self.std)
         flat = Linear(heads, self.gate_bias, init, inputs.dtype, name=f"{name}_gate")(inputs)
         return split_heads(flat, heads)[..., 0].astype(dtype)

@@ -13,7 +13,7 @@ from transformer_jax.variants.running_sums import running_sums
 
 
 class LinearAttention(AttentionVariant):
-    """Attention weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1, without forming them.
+    """Attention with weights proportional to phi(q) . phi(k), phi(x) = elu(x) + 1, in linear time.
 
     Katharopoulos et al. 2020, arXiv:2006.16236, equations 5, 7 and 9 to 12: sums of phi(k) v and of
     phi(k) stand for all keys and values read, so time is linear in the length and a cache does not
@@ -77,9 +77,9 @@ def _is_causal(mask: Array | Mask | None) -> bool:
 
 def _refuse_terms_of_scores(call: AttentionCall) -> None:
     if call.bias is not None:
-        raise ValueError("bias: linear attention has no scores that a bias could be added to")
+        raise ValueError("bias: linear attention has no scores to add a bias to")
     if call.scale is not None:
-        raise ValueError("attention_scale: linear attention has no scale")
+        raise ValueError(f"attention_scale: linear attention has none, got {call.scale}")
 
 
 def _elu_plus_one(inputs: Array) -> Array:

@@ -63,7 +63,7 @@ class LocalAttention(SoftmaxAttention):
 
 
 def _window_of(mask: Array | Mask | None) -> int | None:
-    """Returns the size of a window that contains everything visible, or None."""
+    """Returns the size of a window that contains all visible keys, or None if there is none."""
     if not isinstance(mask, Mask):
         return None
     tags = dict(mask.tags)
@@ -73,7 +73,7 @@ def _window_of(mask: Array | Mask | None) -> int | None:
 
 
 def _near(array: Array, after: int, axis: int) -> Array:
-    """Joins each block of [..., blocks, size, ...] to the one before and the `after` next ones."""
+    """Joins each block in [..., blocks, size, ...] with the one before and the `after` next."""
     blocks = array.ndim + axis - 1
     count = array.shape[blocks]
     ahead = [(0, 0)] * array.ndim

@@ -24,9 +24,9 @@ class StateSpace(nn.Module):
     """A linear recurrence whose step, input and output depend on the token, as in Mamba-2.
 
     h_t = exp(-exp(A) d_t) h_(t-1) + d_t B_t x_t^T and y_t = C_t h_t + skip x_t, with d_t =
-    softplus(dt_t + offset), after a short causal convolution of x, B and C, and before a gated
-    norm. Dao and Gu 2024, arXiv:2405.21060, sections 5.1, 6 and 7.1. It reads from left to right
-    in time linear in the length; a document begins with an empty state.
+    softplus(dt_t + offset). A short causal convolution of x, B and C comes before, and a gated norm
+    after. Dao and Gu 2024, arXiv:2405.21060, sections 5.1, 6 and 7.1. The mixer reads from left to
+    right, in time linear in the length; a document begins with an empty state.
 
     Attributes:
       use_bias: Whether the input and output maps have a bias.
@@ -64,7 +64,7 @@ class StateSpace(nn.Module):
         inner, width = self.expand * inputs.shape[-1], inputs.shape[-1]
         if inner % head_dim:
             raise ValueError(
-                f"head_dim: expected a divisor of {inner} features inside, got {head_dim}"
+                f"head_dim: expected a divisor of the {inner} inner features, got {head_dim}"
             )
         heads, channels = inner // head_dim, inner + 2 * self.state_size
         features = inner + channels + heads
@@ -121,7 +121,7 @@ class StateSpace(nn.Module):
 
 
 def _uniform(size: int) -> Initializer:
-    """Returns an initializer, uniform within 1 / sqrt(size), as in PyTorch's convolutions."""
+    """Returns an initialiser, uniform in +-1 / sqrt(size), as in PyTorch's convolutions."""
     bound = size**-0.5
 
     def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:

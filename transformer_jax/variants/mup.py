@@ -10,13 +10,13 @@ from transformer_jax.options import Count
 class MaximalUpdate(Standard):
     """muP, which aims for one learning rate, found at the base width, to suit all widths.
 
-    Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and similar optimizers. With
-    r = width / base_width: kernels of blocks start with std / sqrt(r) and learn at rate / r, the
-    output layer reads vectors / r, and scores are divided by d_k instead of its root, scaled so
+    Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and similar optimizers. Let
+    r = width / base_width. Kernels of blocks start with std / sqrt(r) and learn at rate / r; the
+    output layer reads vectors / r. Scores are divided by d_k instead of its root, and scaled so
     that nothing changes at r = 1. Weight decay times rate is unchanged. Embeddings, norms and
     biases keep their deviation and rate. It is meant for decoders and vision transformers. If the
-    number of heads grows with the width instead of their size, give head_dim; otherwise their size
-    is taken to grow.
+    number of heads, not their size, grows with the width, give head_dim; otherwise the size is
+    assumed to grow.
     `experiments.coordinates` measures how activations and their changes grow with the width;
     configs/ablations/mup.py tests whether the best rate stays from width 64 to 512.
 
@@ -27,11 +27,11 @@ class MaximalUpdate(Standard):
     base_width: Count = 64
 
     def kernel_gain(self, width: int) -> float:
-        """Returns 1 / sqrt(r), for `depth_scaled` and `normal` with base_width's deviation."""
+        """Returns 1 / sqrt(r); `depth_scaled` and `normal` give the deviation at base_width."""
         return (self.base_width / width) ** 0.5
 
     def logits_gain(self, width: int) -> float:
-        """Returns 1 / r."""
+        """Returns 1 / r with r = width / base_width, the factor for the output layer's input."""
         return self.base_width / width
 
     def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
@@ -40,5 +40,5 @@ class MaximalUpdate(Standard):
         return (ratio * head_dim) ** -0.5
 
     def learning_rate_gain(self, width: int) -> float:
-        """Returns 1 / r."""
+        """Returns 1 / r with r = width / base_width, the factor for the rate of block kernels."""
         return self.base_width / width

@@ -32,7 +32,7 @@ class DynamicTanh(nn.Module):
 
 
 class ZeroCentredRMSNorm(nn.Module):
-    """Root-mean-square norm with scale 1 + w; w is learned from 0, so decay pulls the scale to 1.
+    """Root-mean-square norm with scale 1 + w; w starts at 0, so weight decay pulls the scale to 1.
 
     As in Gemma (Gemma team 2024, arXiv:2403.08295, in its published code).
 

@@ -16,7 +16,7 @@ from transformer_jax.positions import PositionTerms, Sizes
 
 @dataclasses.dataclass(frozen=True)
 class BiasOfDistances:
-    """A bias computed only along with scores, so that no array is L x L unless the scores are.
+    """A bias computed only together with the scores, so that no array is larger than theirs.
 
     Attributes:
       function: (table, distance of the key from the query [..., 1, L, M], query, *options) -> bias
@@ -71,7 +71,7 @@ def alibi_slopes(num_heads: int) -> Array:
 
 
 class ALiBiPositions(nn.Module):
-    """Subtracts from each score the distance between query and key, times the head's slope.
+    """A penalty on each score: the distance between query and key, times the head's slope.
 
     bias[h, i, j] = -slope_h |i - j|. Press et al. 2022, arXiv:2108.12409, section 3.
     """
@@ -97,6 +97,7 @@ def relative_buckets(
 
     Args:
       distances: [...] int, key minus query position.
+      bidirectional: Whether later keys have half of the buckets; if not, they have distance 0.
       num_buckets: Total number of buckets.
       max_distance: Distance at and beyond which all distances share the last bucket.
     Returns:
@@ -114,14 +115,14 @@ def relative_buckets(
 
 
 class T5Positions(nn.Module):
-    """Adds a learned number per head and bucket of distances (Raffel et al. 2020, section 2.1).
+    """A learned bias for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    All blocks share the table, as in T5. A distance longer than any in training falls into a bucket
-    that was trained.
+    All blocks share the table, as in T5. Distances from max_distance on share the last bucket; if
+    training reaches it, longer inputs need no untrained number.
 
     Attributes:
       num_buckets: Number of buckets.
-      max_distance: Distance, in positions, at and beyond which all share the last bucket.
+      max_distance: Distance, in positions, at and beyond which keys share the last bucket.
       std: Standard deviation of the initial table.
     """
 
@@ -136,11 +137,11 @@ class T5Positions(nn.Module):
         Raises:
           ValueError: There are too few buckets, or too many for max_distance.
         """
-        exact = self.num_buckets // (4 if not sizes.causal else 2)
-        if not 1 <= exact < self.max_distance:
+        share = 2 if sizes.causal else 4  # 1 / share of the buckets hold one distance each
+        if not 1 <= self.num_buckets // share < self.max_distance:
             raise ValueError(
-                f"num_buckets: expected at least 4 and fewer than max_distance "
-                f"{self.max_distance} needs, got {self.num_buckets}"
+                f"num_buckets: expected {share} to {share * self.max_distance - 1} for "
+                f"max_distance {self.max_distance}, got {self.num_buckets}"
             )
         shape = (self.num_buckets, sizes.num_heads)
         table = self.param("embedding", nn.initializers.normal(self.std), shape)
@@ -156,11 +157,11 @@ def _t5_bias(
 
 
 class ShawPositions(nn.Module):
-    """Adds to each key a learned vector for its distance from the query (Shaw et al. 2018).
+    """A learned vector, added to each key, for its distance from the query (Shaw et al. 2018).
 
     score_ij = q_i . (k_j + a_clip(j - i)) / sqrt(d). arXiv:1803.02155, equations 2 and 4. Distances
-    beyond max_distance share the vector of the longest. The vectors for values (equation 3) are
-    left out, since they changed nothing in the paper (table 3).
+    beyond max_distance, in each direction, share its vector. The vectors for values (equation 3)
+    are left out, since they changed nothing in the paper (table 3).
 
     Attributes:
       max_distance: Longest distance with its own vector, in positions.
@@ -179,7 +180,7 @@ class ShawPositions(nn.Module):
 
 
 def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
-    """Multiplies each query by each vector, [..., H, L, 2k+1], then selects by distance."""
+    """Returns the bias, selected by distance from the products of all queries and vectors."""
     longest = len(table) // 2
     rows_LM = jnp.clip(distances, -longest, longest) + longest
     agreement_LR = with_vectors(query, table)
@@ -210,7 +211,7 @@ class ContextualPositions(nn.Module):
           ValueError: The model is bidirectional.
         """
         if not sizes.causal:
-            raise ValueError("position: contextual positions count up to the query, causally")
+            raise ValueError("position: contextual positions need a causal model")
         shape = (self.max_count + 1, sizes.head_dim)
         table = self.param("embedding", nn.initializers.normal(self.std), shape)
         return PositionTerms(bias=jax.tree_util.Partial(_contextual_bias, table, sizes.scale))
@@ -224,7 +225,7 @@ def _contextual_bias(
     mask: Array | None,
     first: int | Array = 0,
 ) -> Array:
-    """Returns the bias; the mask already belongs to these queries, so `first` is not needed."""
+    """Returns the bias [..., H, L, M]; `first` is unused, since the mask is that of the queries."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     gates_LM = jax.nn.sigmoid(
         jnp.einsum("...LK,...MK->...LM", query * scale, key, preferred_element_type=wide)

@@ -35,7 +35,7 @@ def running_sums(
       state: [..., K, V], S before the first token.
       chunk: Number of tokens processed in one pass.
       log_decay: [..., L], log a_t <= 0; 0 if None.
-      starts: [..., L] bool, True where a document begins, with S = 0 before it; None for nowhere.
+      starts: [..., L] bool, True where a document begins, with S = 0 before it; None if nowhere.
     Returns:
       [..., L, V], and S after the last token.
     """
@@ -86,8 +86,8 @@ def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | No
         return mask.query.segment
     got = mask.rule if isinstance(mask, Mask) else "none" if mask is None else "an array"
     raise ValueError(
-        f"mask: {who} reads from left to right, and no memory; expected a causal mask, as a rule "
-        f"(transformer_jax.Mask), and no other; got {got}"
+        f"mask: {who} reads from left to right and has no memory input; expected a causal mask, "
+        f"alone or with segments, as a rule (transformer_jax.Mask), got {got}"
     )
 
 

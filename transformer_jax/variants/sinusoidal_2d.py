@@ -11,13 +11,13 @@ from transformer_jax.positions import PositionTerms, Sizes, sinusoids
 
 
 class Sinusoidal2DPositions(nn.Module):
-    """Adds sinusoids of a patch's row to half of the features, and of its column to the other half.
+    """Sinusoids of a patch's row for half of the features, and of its column for the other half.
 
     As in MAE (He et al. 2022, arXiv:2111.06377) and big_vision. Tokens before the patches, such as
     a class token, have no position in the image; 0 is added to them.
 
     Attributes:
-      rms: Root mean square of the addition to the embeddings, initially if it is learned.
+      rms: Root mean square, before training, of the vectors added to the embeddings.
       max_wavelength: Longest wavelength divided by 2 pi, in patches.
     """
 
@@ -28,9 +28,9 @@ class Sinusoidal2DPositions(nn.Module):
     def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
         """[..., L] int -> an embedding [..., L, D]."""
         if sizes.grid is None:
-            raise ValueError("position: sinusoidal_2d needs rows and columns of patches")
+            raise ValueError("position: sinusoidal_2d needs the patches of a vision transformer")
         if sizes.width % 4:
-            raise ValueError(f"width: 2-d positions need a multiple of 4, got {sizes.width}")
+            raise ValueError(f"width: sinusoidal_2d needs a multiple of 4, got {sizes.width}")
         rows, columns = sizes.grid
         patches = positions - (sizes.max_length - rows * columns)
         halves = [

@@ -28,14 +28,14 @@ class MirroredSkips:
     initial: InitialNumber = 1.0
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
-        """Returns the input of the mirrored block for blocks of the second half, or nothing."""
+        """Returns the mirrored block's input stream for blocks in the second half, else ()."""
         mirrored = depth - 1 - block
         return (mirrored,) if mirrored < block else ()
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingSkips:
-    """Every block reads the embedding, as in modded-nanogpt (Jordan et al. 2024).
+    """Skips from the embedding to every block, as in modded-nanogpt (Jordan et al. 2024).
 
     Attributes:
       initial: Initial factor of a stream.
@@ -44,27 +44,28 @@ class EmbeddingSkips:
     initial: InitialNumber = 0.0
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
-        """Returns the embedding, stream 0, unless it is the block's own input."""
+        """Returns (0,), the embedding, or () for the first block, whose own input it is."""
         return (0,) if block else ()
 
 
 @dataclasses.dataclass(frozen=True)
 class DenseSkips(EmbeddingSkips):
-    """Every block reads all earlier streams (Pagliardini et al. 2024, arXiv:2402.02622, eq. 2).
+    """Skips from all earlier streams to every block (Pagliardini et al. 2024, arXiv:2402.02622).
 
-    In the paper the block's own stream has a factor too, and a sum follows the last block.
+    See equation 2. In the paper the block's own stream has a factor too, and a sum follows the last
+    block.
 
     Attributes:
       initial: Initial factor of a stream.
     """
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:
-        """Returns all streams before the block's own input."""
+        """Returns the numbers of all streams before the block's own input."""
         return tuple(range(block))
 
 
 class Skip(nn.Module):
-    """Adds earlier streams, times learned numbers, to a block's input."""
+    """Sum of a block's input and earlier streams, each of these times a learned number."""
 
     initial: float
 

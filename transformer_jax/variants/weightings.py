@@ -59,7 +59,7 @@ class SinkAttention(AttentionVariant):
 
 
 class TalkingHeadsAttention(AttentionVariant):
-    """Heads exchange scores before the softmax, and weights after it.
+    """Softmax attention whose heads exchange scores before the softmax, and weights after it.
 
     Shazeer et al. 2020, arXiv:2003.02436, section 3: S' = P_l S and W' = P_w softmax(S'), where
     both P are [H, H], over the heads. They start near the identity, which gives softmax attention.
@@ -83,7 +83,7 @@ class TalkingHeadsAttention(AttentionVariant):
 
 
 class HeadMixture(nn.Module):
-    """Multiplies the axis of heads by a matrix that starts near the identity."""
+    """Learned map over the axis of heads, with a matrix that starts near the identity."""
 
     std: float
 
@@ -101,8 +101,9 @@ class DifferentialAttention(AttentionVariant):
 
     softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), where each half of
     a head's features has its own attention, with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258,
-    equation 1. Here, lambda is one learned number per head, and a rotation covers both halves. The
-    paper and diff_transformer learn differences of exp(q . k) and normalise each head's output.
+    equation 1. Here, lambda is one learned number per head, and a rotation covers both halves. In
+    the paper and in diff_transformer, lambda is a learned difference of exp(q . k), and each head's
+    output is normalised.
 
     Attributes:
       initial_lambda: Initial lambda; in the paper between 0.2 and 0.8, depending on depth.
@@ -115,11 +116,11 @@ class DifferentialAttention(AttentionVariant):
         """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         heads, head_dim = query.shape[-3], query.shape[-1]
         if call.scale is not None:
-            raise ValueError("attention_scale: differential attention has no scale")
+            raise ValueError(f"attention_scale: differential attention has none, got {call.scale}")
         if head_dim % 2:
             raise ValueError(
-                "head_dim: differential attention halves it; expected an even number, "
-                f"got {head_dim}"
+                "head_dim: differential attention halves each head; expected an even number, got "
+                f"{head_dim}"
             )
         mask, bias = call.dense(query, key)
         start = nn.initializers.constant(self.initial_lambda)

@@ -6,13 +6,14 @@ from typing import ClassVar
 import flax.linen as nn
 from jax import Array
 
-from transformer_jax.blocks import Block, Carry, Context, Gain
+from transformer_jax.blocks import Block, Carry, Context
+from transformer_jax.linear import Initializer
 from transformer_jax.options import InitialSize, Switch
 from transformer_jax.sites import site
 
 
 class Sequential(Block):
-    """Abstract base class of wirings that connect all branches the same way, in sequence."""
+    """Abstract base class of wirings that connect all branches in sequence, in the same way."""
 
     def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
         """Returns the stream [..., L, D] after a branch, given the branch's name and the stream."""
@@ -20,7 +21,7 @@ class Sequential(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]."""
+        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
         drop = self.branch_dropout(context)
         hidden = self.connect(self.kind, lambda read: drop(self.mix(read, context)), hidden)
         if context.memory is not None:
@@ -29,6 +30,19 @@ class Sequential(Block):
         if self.feed_forward is not None:
             hidden = self.connect("feed_forward", lambda read: drop(self.feed(read)), hidden)
         return site(self, "residual", hidden), carry
+
+
+class Gain(nn.Module):
+    """Learned factors of the features: one for each feature, or a single one for all."""
+
+    features: int
+    initial: Initializer
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        gain = self.param("gain", self.initial, (self.features,))
+        return inputs * gain.astype(inputs.dtype)
 
 
 class SandwichNorm(Sequential):
@@ -41,7 +55,10 @@ class SandwichNorm(Sequential):
 
 
 class NoResidual(Sequential):
-    """f(norm(x)), to show what residual connections are for (He et al. 2016, arXiv:1512.03385)."""
+    """f(norm(x)), which shows the purpose of residual connections (He et al. 2016).
+
+    arXiv:1512.03385.
+    """
 
     @nn.nowrap
     def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
@@ -93,7 +110,7 @@ class DeepNorm(Sequential):
 
     @classmethod
     def branch_gain(cls, depth: int, side: str) -> float:
-        """Returns beta, the factor of the initial deviation."""
+        """Returns beta, the factor for the initial standard deviation of the kernels it scales."""
         return _deep_norm_gains(depth, side)[1]
 
     @nn.nowrap
@@ -126,7 +143,7 @@ class Parallel(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]."""
+        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
         drop = self.branch_dropout(context)
         first = self.normed(self.kind, hidden)
 

@@ -31,12 +31,12 @@ _CIFAR_ROW = 1 + 3 * 32 * 32
 
 
 class Arrays(NamedTuple):
-    """Examples with labels.
+    """Examples with labels, and the names of their classes.
 
     Attributes:
-      inputs: [N, ...], images [N, height, width, C] uint8 or vectors [N, L, F] float32.
-      lengths: [N] int, number of valid vectors among the L; None if all are valid.
-      labels: [N] int.
+      inputs: Images [N, height, width, C] uint8, or vectors [N, L, F] float32.
+      lengths: Number of valid vectors in each example, [N] int; None if all L are valid.
+      labels: Class indices, [N] int.
       classes: Names of the classes.
       first_test: Index of the first example of the source's own test set, or None.
       sha256: Hash of inputs and labels.
@@ -56,9 +56,9 @@ def load_images(source: str) -> Arrays:
     Args:
       source: An embedded name; an .npz file with `images` and `labels`, or with `train_images`,
         `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
-        width, C]; optionally `classes`, their names); a folder of IDX files as for MNIST and
-        Fashion-MNIST; a folder of CIFAR-10's binary version; or a folder with one folder of
-        pictures per class, possibly below `train` and `test`; or an OwnSource that returns the
+        width, C]; optionally `classes`, the class names); a folder of IDX files as for MNIST and
+        Fashion-MNIST; a folder of CIFAR-10's binary version; a folder with one folder of pictures
+        per class, possibly in its folders `train` and `test`; or an OwnSource that returns the
         arrays of such an .npz file.
     Raises:
       InvalidInput: There is no such source, or a file in it is invalid.
@@ -88,11 +88,11 @@ def load_vectors(source: str) -> Arrays:
     """Reads sequences of vectors with labels, such as time series or features.
 
     Args:
-      source: An OwnSource or an .npz file with `vectors` [N, L, F] and `labels` [N], or with both
-        prefixed by `train_` and `test_`; optionally also `lengths` [N] (number of valid vectors),
-        prefixed likewise, and `classes`, the names of the classes.
+      source: An OwnSource or an .npz file with `vectors` [N, L, F] and `labels` [N], or with each
+        of them prefixed by `train_` and by `test_`; optionally also `lengths` [N] (number of valid
+        vectors), prefixed likewise, and `classes`, the class names.
     Raises:
-      InvalidInput: There is no such file, or it is invalid.
+      InvalidInput: There is no such source, or it is invalid.
     """
     refuse_missing(source, "vectors")
     arrays = source.read() if isinstance(source, OwnSource) else _read_npz(Path(source))
@@ -102,7 +102,7 @@ def load_vectors(source: str) -> Arrays:
 def _joined(
     name: str, arrays: Any, kind: str, check: Callable[[str, np.ndarray], np.ndarray]
 ) -> Arrays:
-    """Returns the training and test parts of named arrays, checked and concatenated."""
+    """Returns checked Arrays in which the source's test examples follow its training examples."""
     if not isinstance(arrays, Mapping):
         raise InvalidInput(f"{name}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
@@ -111,8 +111,8 @@ def _joined(
     for other in sorted(arrays.keys() - set(taken)):
         if other.lower().startswith(_PARTS) or difflib.get_close_matches(other, taken, cutoff=0.85):
             raise InvalidInput(
-                f"{name}: would not read {other}; expected {', '.join(taken)}"
-                + ("" if prefixes[0] else ", or train_ and test_ in front of each")
+                f"{name}: array {other} would not be read; expected {', '.join(taken)}"
+                + ("" if prefixes[0] else ", or each of them with train_ and with test_ in front")
                 + "; validation is drawn from the training examples"
             )
     missing = [array for array in needed if array not in arrays]
@@ -124,10 +124,12 @@ def _joined(
     parts = [check(f"{name}: {prefix}{kind}", arrays[prefix + kind]) for prefix in prefixes]
     lengths = [arrays[prefix + "lengths"] for prefix in prefixes if f"{prefix}lengths" in arrays]
     if len(lengths) not in (0, len(prefixes)):
-        raise InvalidInput(f"{name}: expected lengths of the training and the test part, or none")
+        raise InvalidInput(f"{name}: expected train_lengths and test_lengths, or neither")
     shapes = {part.shape[1:] for part in parts}
     if len(shapes) > 1:
-        raise InvalidInput(f"{name}: training and test examples have shapes {sorted(shapes)}")
+        raise InvalidInput(
+            f"{name}: expected training and test examples of the same shape, got {sorted(shapes)}"
+        )
     labels = [arrays[prefix + "labels"] for prefix in prefixes]
     for part, mine in zip(parts, labels, strict=True):
         if len(part) == 0:
@@ -141,8 +143,8 @@ def _joined(
     least, most = int(numbers.min()), int(numbers.max())
     if "classes" not in arrays and most >= len(numbers):
         raise InvalidInput(
-            f"{name}: label {most} among {len(numbers)} examples: expected labels that "
-            "count the classes from 0"
+            f"{name}: label {most} among {len(numbers)} examples: expected consecutive "
+            "class indices from 0"
         )
     classes = tuple(map(str, np.atleast_1d(arrays.get("classes", range(most + 1)))))
     if least < 0 or most >= len(classes):
@@ -153,9 +155,9 @@ def _joined(
     if counts is not None:
         longest = inputs.shape[1]
         if counts.shape != numbers.shape or counts.min() < 1 or counts.max() > longest:
-            raise InvalidInput(f"{name}: expected lengths 1 to {longest} for each example")
+            raise InvalidInput(f"{name}: expected lengths from 1 to {longest}, one per example")
         if not np.issubdtype(counts.dtype, np.integer):
-            raise InvalidInput(f"{name}: expected lengths of integers, got {counts.dtype}")
+            raise InvalidInput(f"{name}: expected integer lengths, got {counts.dtype}")
     digest = hashlib.sha256(f"{inputs.shape} {classes} {len(parts[0])}".encode())
     for array in (inputs, numbers.astype(np.int64), counts):
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
@@ -190,7 +192,7 @@ def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
     vectors = vectors.astype(np.float32)
     if not np.isfinite(vectors).all():
         example = int(np.argwhere(~np.isfinite(vectors))[0][0])
-        raise InvalidInput(f"{name}: example {example} holds a value that is not finite")
+        raise InvalidInput(f"{name}: example {example} contains a value that is not finite")
     return vectors
 
 
@@ -213,7 +215,7 @@ def _read_idx_folder(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    """Reads MNIST's format: two zeros, type 8 (uint8), number of axes, sizes, values."""
+    """Reads MNIST's IDX format: two zeros, type 8 (uint8), number of axes, sizes, values."""
     try:
         with open_binary(path) as file:
             data = file.read()
@@ -261,8 +263,8 @@ def _read_picture_folder(folder: Path) -> dict[str, Any]:
     strays = sorted(others) if len(parts) > 1 else sorted({*classes} & {*_PARTS})
     if strays:
         raise InvalidInput(
-            f"{folder}: {', '.join(strays)}: expected one folder of pictures for each class, or "
-            "these below train and test alone; validation is drawn from train"
+            f"{folder}: {', '.join(strays)}: expected either one folder of pictures per class, or "
+            "only train/ and test/, each with one folder per class; validation is drawn from train"
         )
     if len(classes) < 2:
         raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")
@@ -276,13 +278,15 @@ def _read_picture_folder(folder: Path) -> dict[str, Any]:
         ]
         found = [(number, file) for number, file in found if file.suffix.lower() in _PICTURES]
         if not found:
-            raise InvalidInput(f"{part}: no pictures ({', '.join(_PICTURES)}) in its folders")
+            raise InvalidInput(
+                f"{part}: expected pictures ({', '.join(_PICTURES)}) in its folders, found none"
+            )
         pictures = [_read_picture(file) for _, file in found]
         for (_, file), picture in zip(found, pictures, strict=True):
             if picture.shape != pictures[0].shape:
                 raise InvalidInput(
                     f"{file}: {picture.shape} (height, width, channels), but {found[0][1]} has "
-                    f"{pictures[0].shape}; make them one size first"
+                    f"{pictures[0].shape}; resize all pictures to the same size first"
                 )
         prefix = f"{part.name}_" if len(parts) > 1 else ""
         arrays[f"{prefix}images"] = np.stack(pictures)
@@ -295,7 +299,7 @@ def _folders_in(folder: Path) -> set[str]:
 
 
 def _read_picture(path: Path) -> np.ndarray:
-    """Reads a picture as [height, width, C] uint8: one channel for grey pictures, else three."""
+    """Reads a picture as [height, width, C] uint8; C is 1 for a greyscale picture, else 3."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Files of a source, and their lines."""
+"""Functions that find the files of a source and read their lines."""
 
 import gzip
 import zlib
@@ -29,26 +29,26 @@ EMBEDDED = {
 class OwnSource(str):
     """A user-defined source: its name, MODULE:NAME, and `read`, the function that reads it.
 
-    The function returns the content that files would have: documents (text), texts with labels,
+    `read` returns the content that files would have: documents (strings), texts with labels,
     sentences with translations, or a dict of arrays named as in an .npz file.
     """
 
     read: Callable[[], Any]
 
     def __new__(cls, name: str, read: Callable[[], Any]) -> "OwnSource":
-        """Makes a source from a name and a function without arguments."""
+        """Returns a source with a name, and a function without arguments that reads it."""
         made = super().__new__(cls, name)
         made.read = read
         return made
 
     def rows(self, what: str, *columns: int) -> Iterator[Any]:
-        """Yields the rows that the function returns, each a text or a tuple of texts.
+        """Yields the rows that `read` returns, each a string or a tuple of strings.
 
-        `columns` are the allowed numbers of texts in a row; if it is 1 alone, rows are plain texts.
-        `what` describes a valid row in messages.
+        `columns` are the allowed numbers of strings in a row; if only 1 is allowed, rows are plain
+        strings. `what` describes a valid row in error messages.
 
         Raises:
-          InvalidInput: A row is anything else, or contains an empty text.
+          InvalidInput: A row has a different form, or contains an empty string.
         """
         for number, row in enumerate(self.read()):
             texts = (row,) if columns == (1,) else row
@@ -63,7 +63,7 @@ class OwnSource(str):
 
 
 def is_there(source: str, kind: str) -> bool:
-    """Returns whether a source is embedded, an existing path, or user-defined."""
+    """Returns whether a source is embedded under `kind`, an existing path, or user-defined."""
     return source in EMBEDDED[kind] or isinstance(source, OwnSource) or Path(source).exists()
 
 
@@ -77,7 +77,7 @@ def refuse_missing(source: str, kind: str) -> None:
 
 
 def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
-    """Returns the files of a source in order; in a folder, those with one of the suffixes.
+    """Returns the files of a source: one file, or those in a folder with a suffix, sorted.
 
     Raises:
       InvalidInput: There is no such source, or the folder has no such file.
@@ -89,7 +89,7 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     if found := sorted(file for file in visible(path) if file.name.endswith(suffixes)):
         return found
     endings = " or ".join(suffixes)
-    raise InvalidInput(f"data.source={source}: the folder holds no {endings} file")
+    raise InvalidInput(f"data.source={source}: the folder contains no {endings} file")
 
 
 def visible(folder: Path) -> Iterator[Path]:
@@ -100,7 +100,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Yields decoded lines with their unchanged line ends, so that every byte survives.
+    """Yields decoded lines with their original line endings, so that no byte is lost.
 
     Raises:
       InvalidInput: The file cannot be read or is not UTF-8; the message names the offset.

@@ -1,4 +1,4 @@
-"""Several texts as one row of tokens, from which training draws with stated shares."""
+"""Mixture of several texts in one row of tokens, from which training draws with given shares."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ _HAND = 1000  # consecutive examples in which each part has exactly its share
 
 
 def _joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
-    """Returns several streams as one; a new document begins with each of them."""
+    """Returns several streams joined into one; each of them begins a new document."""
     starts, before = [], 0
     for stream in streams:
         inside = stream.document_starts < stream.end
@@ -35,7 +35,7 @@ def mix(
     """Reads the other sources of a mixture and joins all, using the tokenizer of the first.
 
     Args:
-      first: `data.source`, which has the remaining share.
+      first: Text of `data.source`, which has the remaining share.
       mixture: SOURCE=SHARE for each of the other sources.
       fractions: Fractions of train, validation and test, for each source.
       document_separator: Line that ends a document; see load_text.
@@ -59,7 +59,7 @@ def mix(
         if fingerprint(text.tokenizer) != fingerprint(first.tokenizer):
             raise InvalidInput(
                 f"data.mixture: {source}: its tokenizer differs from that of {first.stream.name}\n"
-                f"make its shards again with --tokenizer=FILE, {first.stream.name}'s tokenizer.json"
+                f"rebuild its shards with --tokenizer=FILE, {first.stream.name}'s tokenizer.json"
             )
     shares = {name: round(float(share), 3) for name, share in others.items()}
     shares = {first.stream.name: round(1 - sum(shares.values()), 3), **shares}
@@ -80,11 +80,11 @@ def mix(
 def mixed_window_starts(
     seed: int, step: int, batch_size: int, parts: Sequence[Part], length: int
 ) -> np.ndarray:
-    """Returns the first positions of the windows in a training batch, [B] int64.
+    """Returns the start positions of the windows in a training batch, [B] int64.
 
-    Of every 1,000 consecutive examples, each part has exactly its share, in random order.
+    In each block of 1,000 examples, every part has exactly its share, in random order.
     Each part goes through its own epochs (see `window_starts`), so a small part with a large
-    share is read more often. The position in each part follows from the step alone.
+    share is read more often. Positions depend on seed and step alone.
     A window of `length` tokens lies within one part.
     """
     starts = np.empty(batch_size, np.int64)

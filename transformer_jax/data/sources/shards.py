@@ -24,9 +24,9 @@ _SHARD_FORMAT = 1
 
 
 class ShardedTokens(JoinedTokens):
-    """Several memory-mapped files that read as one row of tokens.
+    """View of several memory-mapped files as one row of tokens.
 
-    Tokens are checked as they are read, since checking all of them first would read the whole
+    Tokens are checked when they are read, since checking all of them first would read the whole
     corpus at every launch. A token outside the vocabulary, which jax would silently replace,
     raises InvalidInput.
     """
@@ -41,7 +41,7 @@ class ShardedTokens(JoinedTokens):
             raise InvalidInput(
                 f"{self._folder}: token {tokens.max()} is outside the "
                 f"vocabulary of {self._vocab_size} tokens: a file is damaged\n"
-                "make the shards again with python -m experiments.make_shards"
+                "rebuild the shards with python -m experiments.make_shards"
             )
         return tokens
 
@@ -52,7 +52,7 @@ def refuse_used_folder(folder: Path) -> None:
     if not above.is_dir() or (above == folder and any(folder.iterdir())):
         raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
     if not os.access(above, os.W_OK):
-        raise InvalidInput(f"--out={folder}: {above} cannot be written to")
+        raise InvalidInput(f"--out={folder}: {above} is not writable")
 
 
 def write_shards(
@@ -65,14 +65,14 @@ def write_shards(
     """Tokenizes pieces of text into shards, and returns the number of tokens written.
 
     The folder receives `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
-    above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
-    If an error occurs, the folder is emptied, so that the same command can be run again.
+    above 65,536), `documents.npy` (starts of the documents, int64), `tokenizer.json` and, last,
+    `index.json`. After an error the folder is emptied, so that the same command can be run again.
 
-    A file has at most `shard_tokens` tokens; `document_separator` is the line that ends a document
-    in the pieces (see open_shards).
+    A .bin file has at most `shard_tokens` tokens; `document_separator` is the line that ends a
+    document in the pieces, and is stored; see open_shards.
 
     Raises:
-      InvalidInput: The folder is not empty, shard_tokens < 1, or the text has no token.
+      InvalidInput: The folder is not empty, shard_tokens < 1, or the text has no tokens.
     """
     if shard_tokens < 1:
         raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
@@ -106,7 +106,7 @@ def write_shards(
                 shards[-1]["tokens"] += len(head)
                 tokens = tokens[len(head) :]
         if not count:
-            raise InvalidInput(f"{folder}: the text has no token; expected some text")
+            raise InvalidInput(f"{folder}: the text has no tokens; expected some text")
         np.save(folder / "documents.npy", np.array(starts, np.int64))
         (folder / "tokenizer.json").write_text(tokenizer_text(tokenizer), encoding="utf-8")
         index = {
@@ -130,10 +130,10 @@ def write_shards(
 def open_shards(folder: Path, document_separator: str | None = None) -> LoadedText:
     """Returns the memory-mapped text in a folder made by write_shards.
 
-    Without a separator, the stored documents are kept.
+    If `document_separator` is None, the documents are those that were stored.
 
     Raises:
-      InvalidInput: A file is missing or damaged, or the documents end with a different line.
+      InvalidInput: A file is missing or damaged, or the stored separator is a different one.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
@@ -149,8 +149,8 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
         raise InvalidInput(f"{folder}: not a readable folder of shards: {error!r}") from error
     if document_separator not in (None, made_with):
         raise InvalidInput(
-            f"data.document_separator={document_separator!r}: {folder} has documents already, by "
-            f"{made_with!r}\nexpected None, or shards of `python -m experiments.make_shards "
+            f"data.document_separator={document_separator!r}: the documents in {folder} were made "
+            f"with {made_with!r}\nexpected None, or shards of `python -m experiments.make_shards "
             f"--document_separator={document_separator}`"
         )
     dtype, shards = np.dtype(index["dtype"]), []
@@ -160,7 +160,7 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
         if size != count * dtype.itemsize:
             raise InvalidInput(
                 f"{path}: expected {count * dtype.itemsize} bytes, found "
-                f"{'no file' if size < 0 else size}; make the shards again"
+                f"{'no file' if size < 0 else size}; rebuild the shards"
             )
         shards.append(np.memmap(path, dtype, "r", shape=(count,)))
     tokenizer = load_tokenizer(folder / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""Tokens of a text in one row, with the positions at which documents start."""
+"""Streams of tokens, with the positions at which documents start."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ COUNTED_AT_ONCE = 1 << 24  # tokens in a block whose bytes are counted in one pa
 
 
 class TokenRow(Protocol):
-    """N tokens, indexed by an array or a slice; either an array, or files read on demand."""
+    """Interface of N tokens, indexed by an array or a slice: an array, or files read on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, indices: Any, /) -> Any: ...
 
 
 class JoinedTokens:
-    """Several rows of tokens that read as one, without a copy."""
+    """View of several rows of tokens as one row, without a copy."""
 
     def __init__(self, rows: Sequence[TokenRow]) -> None:
         self._rows = rows
@@ -46,7 +46,7 @@ class JoinedTokens:
 
 
 class Piece(NamedTuple):
-    """A piece of text that ends where a line, a document or a file ends."""
+    """A piece of text that ends at the end of a line, a document or a file."""
 
     text: str
     starts_document: bool
@@ -57,13 +57,13 @@ class TokenStream:
     """Tokens from `begin` up to `end` in a longer row of tokens, with their documents.
 
     Attributes:
-      tokens: All N tokens.
-      document_starts: [number of documents] int64, ascending from 0.
+      tokens: The longer row of tokens.
+      document_starts: Index in `tokens` at which each document starts, int64, ascending from 0.
       begin: Index of the first token of this stream.
       end: Index one past its last token.
       name: Name of the source, for messages.
-      byte_ends: For a whole row, the number of bytes up to the end of each block of COUNTED_AT_ONCE
-        tokens, if known without reading the tokens; else None.
+      byte_ends: Number of bytes up to the end of each block of COUNTED_AT_ONCE tokens, if this is
+        the whole row and they are known without reading the tokens; else None.
     """
 
     tokens: TokenRow
@@ -85,18 +85,18 @@ class TokenStream:
     def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Returns tokens[start : start + length] for each start [B], counted from `begin`.
 
-        The result is [B, L] int32; tokens beyond the end of the stream are 0.
+        The result is [B, length] int32; tokens beyond the end of the stream are 0.
         """
         places = self._places(starts, length)
         tokens = np.asarray(self.tokens[np.minimum(places, self.end - 1)])
         return np.where(places < self.end, tokens, 0).astype(np.int32)
 
     def document_of(self, starts: np.ndarray) -> np.ndarray:
-        """Returns the number of the document at each position [B], [B] int64."""
+        """Returns the index of the document at each position in `starts` [B], as [B] int64."""
         return np.searchsorted(self.document_starts, self.begin + starts, side="right") - 1
 
     def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the document of each token in the windows [B], and its position there.
+        """Returns each token's document and position in it, for the windows at `starts` [B].
 
         Returns:
           segments [B, L] int32, the documents numbered from 1 in each window; and positions [B, L]
@@ -116,8 +116,8 @@ class TokenStream:
     ) -> dict[str, "TokenStream"]:
         """Returns consecutive parts of the stream by split: train, validation, test.
 
-        Given the bytes of each token, [V] int, fractions are of bytes: the parts of a text are then
-        the same for all tokenizers, up to one token. Otherwise fractions are of tokens.
+        If the number of bytes in each token is given, [V] int, `fractions` are of bytes, so that
+        the parts of a text are the same for all tokenizers, up to one token; otherwise of tokens.
         """
         shares = np.cumsum(fractions)[:-1]
         if token_bytes is None:
@@ -133,7 +133,7 @@ class TokenStream:
         }
 
     def _tokens_within(self, shares: np.ndarray, token_bytes: np.ndarray) -> list[int]:
-        """Returns the number of leading tokens that end within each share of the bytes."""
+        """Returns the number of leading tokens within each cumulative share of the bytes."""
         if not len(self):
             return [0 for _ in shares]
         firsts = range(0, len(self), COUNTED_AT_ONCE)
@@ -162,5 +162,5 @@ class LoadedText(NamedTuple):
 
 
 def narrowest_dtype(vocab_size: int) -> np.dtype:
-    """Returns the smaller of uint16 and uint32, little-endian, that holds all tokens."""
+    """Returns the narrower little-endian dtype, uint16 or uint32, that holds all token numbers."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")

@@ -1,7 +1,7 @@
-"""Synthetic languages with a known lowest loss, each of which isolates a mechanism.
+"""Synthetic languages with a known minimum loss, each of which isolates a mechanism.
 
-Each entry of LANGUAGES draws examples as a pure function of a generator. A sequence has one token
-more than a model reads; `scored` marks the tokens to predict.
+Each entry of LANGUAGES is a function (length, symbols) -> Language. A sequence has one token more
+than a model reads; `scored` marks the tokens to predict.
 """
 
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from transformer_jax.errors import InvalidInput
 
 
 class Examples(NamedTuple):
-    """Sequences [N, T + 1] int32, and a bool for each token: predicted from earlier ones or not."""
+    """Token sequences [N, T + 1] int32, and a mask of the tokens to predict, [N, T + 1] bool."""
 
     tokens: np.ndarray
     scored: np.ndarray
 
 
 class Language(NamedTuple):
-    """A synthetic language.
+    """A synthetic language with a known minimum loss.
 
     Attributes:
       words: Name of each token.
       examples: All examples, to be divided among the splits, if they can be listed; otherwise a
         function (generator, N) -> N examples.
-      floor: Lowest possible mean loss in nats per scored token; on a finite test split it is
+      floor: Minimum expected loss in nats per scored token; on a finite test split, the minimum is
         slightly higher or lower.
     """
 
@@ -36,12 +36,12 @@ class Language(NamedTuple):
 
 
 def copy(length: int, symbols: int) -> Language:
-    """Returns a language of a row of symbols, a bar, and the same row: c1 c2 c3 | c1 c2 c3."""
+    """Returns a language of symbols, a bar, and the same symbols again: c1 c2 c3 | c1 c2 c3."""
     return _echo(length, symbols, lambda row: row)
 
 
 def reverse(length: int, symbols: int) -> Language:
-    """Returns a language of a row of symbols, a bar, and the reversed row: c1 c2 c3 | c3 c2 c1."""
+    """Returns a language of symbols, a bar, and the symbols reversed: c1 c2 c3 | c3 c2 c1."""
     return _echo(length, symbols, lambda row: row[:, ::-1])
 
 
@@ -58,17 +58,17 @@ def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) 
 
 
 def recall(length: int, symbols: int) -> Language:
-    """Returns a language of key–value pairs, and the same pairs again in a different order.
+    """Returns a language of key–value pairs, followed by the same pairs in random order.
 
-    k1 v1 k2 v2 k2 v2 k1 v1: associative recall with many queries (Arora et al. 2023,
-    arXiv:2312.04927, section 4.1). No key has two values.
+    An example is k1 v1 k2 v2 k2 v2 k1 v1: associative recall with many queries (Arora et al. 2023,
+    arXiv:2312.04927, section 4.1). No key in a sequence has two values.
     """
     pairs = (length + 1) // 4
     if not pairs:
-        raise InvalidInput(f"data.length={length}: a pair and its question are 3 tokens or more")
+        raise InvalidInput(f"data.length={length}: expected at least 3, for a pair and its query")
     if pairs > symbols:
         raise InvalidInput(
-            f"data.symbols={symbols}: data.length={length} needs {pairs} different "
+            f"data.symbols={symbols}: data.length={length} needs {pairs} distinct "
             f"keys; expected at least {pairs} symbols"
         )
 
@@ -91,16 +91,16 @@ _PREPOSITIONS = ("near", "behind", "above", "beside")
 
 
 def agreement(length: int, symbols: int) -> Language:
-    """Returns a language of subject, nouns, and a verb that agrees: the keys near the door are.
+    """Returns a language in which verbs agree with distant subjects: the keys near the door are.
 
-    Linzen et al. 2016, arXiv:1611.01368, simplified: each distractor is a preposition, "the" and a
-    noun, randomly singular or plural. The verb agrees with the first noun, the subject. Shorter
+    It simplifies Linzen et al. 2016, arXiv:1611.01368: each distractor is a preposition, "the" and
+    a noun, randomly singular or plural. The verb agrees with the first noun, the subject. Shorter
     sentences are padded with dots in front.
 
     `symbols` is the number of nouns, each of which has a singular and a plural.
     """
     if symbols > len(_NOUNS):
-        raise InvalidInput(f"data.symbols={symbols}: there are {len(_NOUNS)} nouns")
+        raise InvalidInput(f"data.symbols={symbols}: expected at most {len(_NOUNS)} nouns")
     nouns = tuple(noun + ending for noun in _NOUNS[:symbols] for ending in ("", "s"))
     words = (".", "the", "is", "are", *_PREPOSITIONS, *nouns)
     the, verbs, first_noun = 1, 2, 4 + len(_PREPOSITIONS)
@@ -127,9 +127,9 @@ def agreement(length: int, symbols: int) -> Language:
 def markov(length: int, symbols: int) -> Language:
     """Returns the language of a Markov chain, whose entropy rate is the floor.
 
-    Each symbol depends only on the previous one. H = - sum_i pi_i sum_j P_ij log P_ij with
-    pi P = pi (Shannon 1948, section 7). The rows of P are normalised exponentials of normal numbers
-    with deviation 1.5; they are drawn once and are part of the language.
+    Each symbol depends only on the previous one. The rate is H = - sum_i pi_i sum_j P_ij log P_ij
+    with pi P = pi (Shannon 1948, section 7). The rows of P are softmaxes of normal numbers with
+    standard deviation 1.5, which are always the same for a number of symbols.
     """
     table = np.exp(1.5 * np.random.default_rng(symbols).normal(size=(symbols, symbols)))
     table /= table.sum(1, keepdims=True)
@@ -152,11 +152,11 @@ def markov(length: int, symbols: int) -> Language:
 def modular_addition(length: int, symbols: int) -> Language:
     """Returns a language of p * p sums a b = c with c = (a + b) mod p, where p is `symbols`.
 
-    Power et al. 2022, arXiv:2201.02177, section 3. The sums are divided among the splits, so those
-    in the test split are unseen.
+    The language is that of Power et al. 2022, arXiv:2201.02177, section 3. The sums are divided
+    among the splits, so those in the test split are not seen in training.
     """
     if length < 3:
-        raise InvalidInput(f"data.length={length}: a sum is read in 3 tokens")
+        raise InvalidInput(f"data.length={length}: expected at least 3, for the tokens of a sum")
     first, second = (axis.ravel() for axis in np.indices((symbols, symbols)))
     equals = np.full(symbols**2, symbols)
     tokens = np.stack([first, second, equals, (first + second) % symbols], axis=1)
@@ -171,7 +171,7 @@ def _letters(count: int) -> tuple[str, ...]:
 
 
 def _examples(tokens: np.ndarray, scored: np.ndarray) -> Examples:
-    """Returns examples that are all scored at the same positions [T + 1]."""
+    """Returns examples that all have the same mask of scored positions, [T + 1] bool."""
     return Examples(tokens.astype(np.int32), np.broadcast_to(scored, tokens.shape))
 
 
@@ -181,10 +181,10 @@ LANGUAGES: dict[str, Callable[[int, int], Language]] = {
 
 
 def load_language(source: str, length: int, symbols: int) -> Language:
-    """Returns the synthetic language with this name, with inputs of at most `length` tokens.
+    """Returns the language that `source` names, with inputs of at most `length` tokens.
 
     Raises:
-      InvalidInput: There is no such language, or it cannot have that size.
+      InvalidInput: There is no such language, or it does not allow this length or `symbols`.
     """
     if source not in LANGUAGES:
         raise InvalidInput(f"data.source={source}: expected one of {', '.join(LANGUAGES)}")

@@ -1,6 +1,6 @@
 """Rows of text: sentence pairs, and texts or pairs with labels, from TSV and CSV files (.gz too).
 
-An invalid row is refused with its file and line; nothing is skipped silently.
+An invalid row raises InvalidInput with its file and line; only empty lines are skipped.
 """
 
 import csv
@@ -25,7 +25,7 @@ class Pairs(NamedTuple):
 
 
 class LabelledText(NamedTuple):
-    """Texts, one or two per example, with labels, names of the classes, and the sha256 of all."""
+    """Examples of one or two texts, with their labels, the class names, and the sha256 of all."""
 
     texts: list[tuple[str, ...]]
     labels: list[int]
@@ -39,7 +39,7 @@ def load_pairs(source: str) -> Pairs:
     Args:
       source: An embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
-      InvalidInput: There is no such source, or a row has fewer than two columns or an empty cell.
+      InvalidInput: There is no such source, it has no rows, or a row lacks one of the sentences.
     """
     what = "a sentence and its translation, (str, str)"
     rows = list(source.rows(what, 2)) if isinstance(source, OwnSource) else []
@@ -56,7 +56,7 @@ def load_pairs(source: str) -> Pairs:
 
 
 def load_labelled_text(source: str) -> LabelledText:
-    """Reads texts with labels: the columns `text` and `label`, which the first row names.
+    """Reads texts with labels from the columns `text` and `label`, named in the first row.
 
     If there is a column `text_pair`, an example has two texts, e.g. premise and hypothesis.
 
@@ -72,16 +72,20 @@ def load_labelled_text(source: str) -> LabelledText:
         rows += _columns(path, "text", "label", optional="text_pair")
     sha256 = _checked_sha256(source, rows)
     if len({len(row) for row in rows}) > 1:
-        raise InvalidInput(f"data.source={source}: some rows hold two texts and others one")
+        raise InvalidInput(
+            f"data.source={source}: some rows have two texts and others one; expected one kind"
+        )
     classes = tuple(sorted({label for *_, label in rows}))
     if len(classes) < 2:
-        raise InvalidInput(f"data.source={source}: every label is {classes[0]!r}; expected two")
+        raise InvalidInput(
+            f"data.source={source}: every label is {classes[0]!r}; expected two or more classes"
+        )
     labels = [classes.index(row[-1]) for row in rows]
     return LabelledText([row[:-1] for row in rows], labels, classes, sha256)
 
 
 def _tables(source: str, kind: str) -> list[Path]:
-    """Returns the files of a source; refuses files of several splits, which would be pooled."""
+    """Returns the files of a source; refuses separate files for splits, which would be merged."""
     if isinstance(source, OwnSource):
         return []
     files = find_files(source, kind, *_ENDINGS)
@@ -92,28 +96,28 @@ def _tables(source: str, kind: str) -> list[Path]:
         if len(files) > 1 and stem in ("train", "test", "val", "valid", "validation", "dev"):
             raise InvalidInput(
                 f"{file}: a folder's files are read as one table and split by data.splits; "
-                f"give one file, or name {stem} otherwise"
+                f"give one file, or rename {file.name}"
             )
     return files
 
 
 def read_texts(path: Path) -> list[str]:
-    """Returns the different texts in a file's column `text`, independent of their order there.
+    """Returns the distinct texts in a file's column `text`, in an order independent of the file's.
 
-    They are ordered as by `split_by_key` with seed 0. So the first fraction of them and the train
-    split of that fraction are the same texts, up to the border.
+    The order is that of the random numbers in `split_by_key` with seed 0. So the first fraction of
+    the texts is the train split of that fraction, except for a few texts at the border.
     """
     texts = dict.fromkeys(text for (text,) in _columns(path, "text"))
     return sorted(texts, key=lambda text: place_of(text, 0))
 
 
 def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str, ...]]:
-    """Yields the named columns of each row; the optional one comes second."""
+    """Yields the named columns of each row; the optional one, if present, comes second."""
     numbered = _rows(path)
     _, header = next(numbered, (0, []))
     if any(name not in header for name in names):
         raise InvalidInput(
-            f"{path}: line 1: expected the names of the columns, {' and '.join(names)} among them, "
+            f"{path}: line 1: expected the names of the columns, including {' and '.join(names)}, "
             f"separated by {_separator(path)}, got {_shorten(header)}"
         )
     if optional and optional in header:
@@ -133,7 +137,7 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields each row's line number and cells. Quotes have no special meaning in TSV."""
+    """Yields each row's line number and fields; quotes have no special meaning in TSV."""
     is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
     dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     # Excel begins with a byte order mark, which would make a quoted first field an unquoted one.
@@ -157,7 +161,7 @@ def _shorten(columns: list[str]) -> str:
 
 
 def _checked_sha256(source: str, rows: list[tuple[str, ...]]) -> str:
-    """Returns a hash of the rows; refuses a source that has none."""
+    """Returns the sha256 of the rows; refuses a source without rows."""
     if not rows:
         raise InvalidInput(f"data.source={source}: expected rows, found none")
     lines = ("\t".join(row) + "\n" for row in rows)

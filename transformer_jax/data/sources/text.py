@@ -1,6 +1,6 @@
 """Text from embedded data, the user's files, or memory-mapped shards.
 
-Files are read line by line, and encoded in the same pieces for memory and for shards.
+Files are read line by line, and tokenized in the same pieces in memory and for shards.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def load_text(
         `text` is read as lines (see read_texts), a folder of shards made by
         `python -m experiments.make_shards`, or an OwnSource of documents.
       tokenizer: As in make_tokenizer; ignored for shards, which have their own.
-      vocab_size: Vocabulary size of a bpe tokenizer.
+      vocab_size: Maximum number of tokens of a bpe or word tokenizer that is trained.
       document_separator: Line that ends a document, kept as its last line; None makes each
         file one document. Shards must have been made with the same separator.
       train_share: Fraction of the text, from its beginning, for training a tokenizer.
@@ -75,10 +75,10 @@ def first_texts(source: str, share: float = 1.0) -> Iterator[str]:
 
 
 def read_pieces(source: str, document_separator: str | None = None) -> Iterator[Piece]:
-    """Yields the text of a source in pieces of about a million characters that end with a line.
+    """Yields the text of a source in pieces of whole lines, of about a million characters at most.
 
-    Joined, the pieces are the exact text. `source`, `document_separator` and errors are those of
-    load_text.
+    Joined, the pieces are the exact text. Arguments and errors are as in load_text. Each document
+    of an OwnSource is one piece.
     """
     if isinstance(source, OwnSource):
         yield from (Piece(text, True) for text in source.rows("a document, a str", 1))

@@ -1,7 +1,7 @@
-"""Tasks, which turn the examples of a source into Batches; no later code depends on how.
+"""Tasks, which turn the examples of a source into Batches.
 
-An entry of TASKS makes a task from the options of a config; TRAITS has facts about each task. The
-code that they name is imported when it is chosen.
+An entry of TASKS is the import path of a function that makes a task from the options of a config;
+TRAITS has facts about each task. Such code is imported only when its task is chosen.
 """
 
 from typing import NamedTuple
@@ -21,22 +21,22 @@ TASKS = {
 
 
 class TaskTraits(NamedTuple):
-    """Facts about a task that are needed without loading it.
+    """Facts about a task that are known without loading it.
 
     The defaults suit a user-defined task, about which nothing is known.
 
     Attributes:
-      architectures: Architectures that fit; empty for any.
+      architectures: Names of the architectures that fit; empty for any.
       source: Kind of its source, a key of data/sources/files.EMBEDDED, or None for any.
-      needs: Methods and fields of a model that it uses beyond those for training.
-      rereads: Whether a model reads its own output, token by token.
-      running_text: Whether examples are windows of texts, so that neighbours are correlated.
-      framed: Template of the special tokens around a text, as for
+      needs: Methods and fields that a model must have besides those used in training.
+      rereads: Whether a model generates token by token, reading its own output.
+      running_text: Whether examples are windows of text, so that neighbours are correlated.
+      framed: Template of the special tokens around a text; see
         data/huggingface_tokenizers.as_huggingface.
-      shown_by: Import path of the Demonstration of its models, "module:NAME".
-      scored_with: Packages that its scores need.
-      heads: Suffixes of the names of Hugging Face classes that have a head for it.
-      tried_on: An embedded source on which to try such a model.
+      shown_by: Import path, "module:NAME", of the Demonstration that shows a model's answers.
+      scored_with: Names of the packages that its scores require.
+      heads: Suffixes of the names of Hugging Face classes whose head suits it.
+      tried_on: Name of an embedded source on which to try a model; "" for none.
     """
 
     architectures: tuple[str, ...] = ()
@@ -112,12 +112,12 @@ TRAITS = {
 
 
 def traits_of(task: str) -> TaskTraits:
-    """Returns the facts about a task, by its name in a config."""
+    """Returns the facts about a task, by its name in a config; defaults if it is user-defined."""
     return TRAITS.get(task, TaskTraits())
 
 
 def task_of_head(name: str) -> str:
-    """Returns the task of a Hugging Face class: the one with the longest matching suffix."""
+    """Returns the task for a Hugging Face class name, by the longest matching suffix in `heads`."""
     suffixes = {suffix: task for task, traits in TRAITS.items() for suffix in traits.heads}
     return suffixes[max(filter(name.endswith, suffixes), key=len)]
 

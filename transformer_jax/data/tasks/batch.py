@@ -1,4 +1,4 @@
-"""The Batch, the interface of tasks, and a base class."""
+"""Batch; Task, the interface of tasks; ListedTask, a base class; and functions on batches."""
 
 import abc
 import dataclasses
@@ -17,12 +17,12 @@ _ROWS_AT_ONCE = 64
 
 
 class Batch(TypedDict):
-    """The only value that data and models share.
+    """Inputs, targets and weights of B examples: the only value that data and models share.
 
     Keys:
-      inputs: Keyword arguments of the model, arrays [B, ...].
-      targets: [B] or [B, L] int32.
-      weights: Shape of targets, float32, 0 where nothing is scored.
+      inputs: Keyword arguments for the model, arrays [B, ...].
+      targets: Classes or tokens to predict, [B] or [B, L] int32.
+      weights: Weights of the targets, same shape, float32; 0 where nothing is scored.
     """
 
     inputs: dict[str, Numbers]
@@ -31,24 +31,24 @@ class Batch(TypedDict):
 
 
 class Task(Protocol):
-    """Interface of a task, which turns examples into batches; no later code depends on how.
+    """Interface of a task, which turns examples into batches.
 
     A user-defined task derives from Task and defines `sizes`, `batch` and `evaluation_batches`.
-    `data.task=MODULE:NAME` names its class, or a function that makes it. Arguments named like
-    options of `data`, batch_size and stride get the values of those options; arguments with option
-    types are the task's own options.
+    `data.task=MODULE:NAME` names its class, or a function that returns an instance. Arguments
+    named batch_size, stride or like an option of `data` receive the values of those options;
+    arguments annotated with option types define the task's own options.
 
     A task can also have `words`, the names of its tokens; `clusters(split)`, the cluster of each
-    example, [N] int; and `batch_rows(seed, step, rows)` (see the function with that name). If
-    `reads_from_left` is true, predictions must not see later tokens; by default it is true if
-    targets are the next inputs. Models with user-defined parts are checked for that before they
-    train.
+    example, [N] int; and `batch_rows(seed, step, rows)`; see the function with that name. If the
+    attribute `reads_from_left` is true, predictions must not depend on later tokens; by default it
+    is true if each target is the next input. Models with user-defined parts are checked for this
+    before training.
 
     Attributes:
       tokenizer: Tokenizer of the text, or None if there is no text.
       counted: Unit in which the data is counted, e.g. "tokens".
       target: Unit over which a loss is averaged, e.g. "token".
-      remarks: Lines that the user sees before training.
+      remarks: Lines that are shown to the user before training.
     """
 
     tokenizer: Tokenizer | None = None
@@ -63,15 +63,15 @@ class Task(Protocol):
 
     @abc.abstractmethod
     def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which must depend on `seed` and `step` alone."""
 
     @abc.abstractmethod
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields a whole split in batches of one shape; padding rows have weight 0."""
+        """Yields a whole split in batches of the same shape; padding rows have weight 0."""
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify the data: source, hashes, counts of each split."""
+        """Facts that identify the data, e.g. a hash and the number of examples in each split."""
         digest, counts = hashlib.sha256(), {}
         for split in SPLITS[1:]:
             batches = self.evaluation_batches(split, _ROWS_AT_ONCE)
@@ -82,7 +82,7 @@ class Task(Protocol):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """Facts about the evaluation of a split that are not in `facts`."""
+        """Facts about the evaluation that are not in `facts`, e.g. the context length."""
         return {}
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
@@ -93,11 +93,11 @@ class Task(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ListedTask(abc.ABC):
-    """Base class of tasks whose examples are listed.
+    """Base class of tasks whose examples are stored and have indices.
 
     Attributes:
-      splits: Indices of the examples in each split, by its name.
-      batch_size: Examples in a training batch, B.
+      splits: Indices of examples by name of the split.
+      batch_size: Number of examples in a training batch, B.
     """
 
     splits: dict[str, np.ndarray]
@@ -105,10 +105,10 @@ class ListedTask(abc.ABC):
 
     @abc.abstractmethod
     def examples_at(self, indices: np.ndarray) -> Batch:
-        """Returns the Batch of the examples with these indices, [B] int."""
+        """Returns a Batch of the examples at `indices`, [B] int."""
 
     def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which depends on `seed` and `step` alone."""
         return self.examples_at(self.indices_of_step(seed, step))
 
     def indices_of_step(self, seed: int, step: int) -> np.ndarray:
@@ -117,13 +117,13 @@ class ListedTask(abc.ABC):
         return train[example_order(seed, step, self.batch_size, len(train))[0]]
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; padding rows have weight 0."""
+        """Yields the whole split in batches of the same shape; padding rows have weight 0."""
         for indices, counts in batches_of(self.splits[split], batch_size):
             batch = self.examples_at(indices)
             yield {**batch, "weights": (batch["weights"].T * counts).T}
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns None: labels, end tokens and synthetic tokens have no bytes."""
+        """Returns None, since labels, end tokens and synthetic tokens have no bytes."""
         return None
 
 
@@ -134,7 +134,7 @@ def data_facts(
     tokenizer: Tokenizer | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Returns the facts that identify the data of a task (see Task.facts), with `others`."""
+    """Returns the facts that identify a task's data, with `others` added; see Task.facts."""
     return {
         "source": source,
         "sha256": sha256,
@@ -145,9 +145,9 @@ def data_facts(
 
 
 def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
-    """Returns some rows [R] of a step's training batch, for a host that needs only these.
+    """Returns only `rows` [R] of a step's training batch, e.g. those that one host needs.
 
-    A task with large data has a method of this name that makes no other rows.
+    A task can have a method with this name, so that the other rows are not computed.
     """
     rows_of, whole_of = (
         next((kind for kind in type(task).__mro__ if name in vars(kind)), object)
@@ -160,7 +160,7 @@ def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
 
 
 def take_rows(batch: Batch, rows: np.ndarray | slice) -> Batch:
-    """Returns some rows of a batch."""
+    """Returns a batch of the selected rows of a batch."""
     return Batch(
         inputs={name: array[rows] for name, array in batch["inputs"].items()},
         targets=batch["targets"][rows],
@@ -169,7 +169,7 @@ def take_rows(batch: Batch, rows: np.ndarray | slice) -> Batch:
 
 
 def rows_of_batch(batch: Batch) -> list[bytes]:
-    """Returns the inputs and targets of each scored row of a batch as bytes."""
+    """Returns, for each scored row of a batch, its inputs and targets as bytes."""
     arrays = [*(batch["inputs"][name] for name in sorted(batch["inputs"])), batch["targets"]]
     weights = np.asarray(batch["weights"])
     scored = weights.reshape(len(weights), -1).any(1)
@@ -180,5 +180,5 @@ def rows_of_batch(batch: Batch) -> list[bytes]:
 
 
 def count_of_batch(batch: Batch, counted: str) -> int:
-    """Returns the number of units in a batch: its tokens if tokens are counted, else its rows."""
+    """Returns the size of a batch: its input tokens if `counted` is "tokens", else its rows."""
     return batch["inputs"]["tokens"].size if counted == "tokens" else len(batch["targets"])

@@ -27,12 +27,12 @@ class Classification(ListedTask):
     """Task of predicting the class of each example.
 
     Attributes:
-      inputs: Keyword arguments of the model, arrays [N, ...] over all examples.
-      labels: [N] int32.
+      inputs: Stored inputs of all N examples by name, arrays [N, ...]; see prepare.
+      labels: Class indices, [N] int32.
       classes: Names of the classes.
-      sizes: See Task, also for counted, facts, protocol, remarks and tokenizer.
-      prepare: Function that returns the inputs of the model from the inputs of a batch and a random
-        generator, which is None outside training.
+      sizes: Sizes that a model has to know; for this and all fields not listed here, see Task.
+      prepare: Function that turns a batch's stored inputs into keyword arguments for the model,
+        augmented with a random generator, its second argument, which is None outside training.
     """
 
     inputs: Inputs
@@ -48,12 +48,12 @@ class Classification(ListedTask):
     target: ClassVar[str] = "label"
 
     def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which depends on `seed` and `step` alone."""
         draws = step_generator(seed, step, "augment")
         return self.examples_at(self.indices_of_step(seed, step), draws)
 
     def examples_at(self, indices: np.ndarray, draws: np.random.Generator | None = None) -> Batch:
-        """Returns the Batch of the examples with these indices [B], augmented if draws is given."""
+        """Returns a Batch of the examples at `indices` [B], augmented if `draws` is given."""
         inputs = self.prepare({name: array[indices] for name, array in self.inputs.items()}, draws)
         weights = np.ones(len(indices), np.float32)
         return {"inputs": inputs, "targets": self.labels[indices], "weights": weights}
@@ -70,11 +70,11 @@ def text_classification(
     length: int,
     batch_size: int,
 ) -> Classification:
-    """Returns a task on labelled texts, split at random by first text, so equal ones stay together.
+    """Returns a task on labelled texts or pairs; those with equal first texts share a split.
 
-    An input is a begin token, the text's tokens and an end token, padded to `length`. A longer text
-    is cut at its end, and `facts` has the number of such examples. A second text follows with its
-    own end token, and the model gets the type of each token, 0 or 1 (Devlin et al. 2019,
+    An input is a begin token, the text's tokens and an end token, padded to `length`. Longer texts
+    are truncated, and `facts` has the number of such examples. In a pair, the second text follows
+    with its own end token, and the model receives each token's type, 0 or 1 (Devlin et al. 2019,
     arXiv:1810.04805, figure 2).
     """
     loaded = load_labelled_text(source)
@@ -105,7 +105,7 @@ def text_classification(
         "texts",
         data_facts(source, loaded.sha256, parts, tokenizer, classes=loaded.classes, cut=cut),
         protocol={"context": length},
-        remarks=(f"{cut:,} texts are cut to data.length={length} tokens",) if cut else (),
+        remarks=(f"{cut:,} texts are truncated to data.length={length} tokens",) if cut else (),
         tokenizer=tokenizer,
     )
 
@@ -113,10 +113,10 @@ def text_classification(
 def encode_texts(
     tokenizer: Tokenizer, texts: Iterable[str | tuple[str, ...]], length: int
 ) -> tuple[Inputs, int]:
-    """Returns the model's inputs for N texts or pairs of texts, and the number that were cut.
+    """Returns the model's inputs for N texts or pairs of texts, and the number truncated.
 
     The inputs are tokens and segments, and types for pairs, all [N, L] int32; L is `length`, which
-    includes special tokens. In a pair that is too long, the longer text is cut until both fit.
+    includes special tokens. If a pair is too long, its longer text is truncated first.
     """
     specials = special_tokens(tokenizer)
     rows, types, cut = [], [], 0
@@ -138,7 +138,7 @@ def encode_texts(
 
 
 def _cut(texts: list[np.ndarray], most: int) -> list[np.ndarray]:
-    """Returns texts of at most `most` tokens in all, by cutting the longer one, or both."""
+    """Returns one or two texts, cut to at most `most` tokens in total; the longer is cut first."""
     if len(texts) == 1:
         return [texts[0][:most]]
     first, second = texts
@@ -158,15 +158,15 @@ def image_classification(
     max_shift: Natural = 0,
     flip: Switch = False,
 ) -> Classification:
-    """Returns a task on labelled images, normalised by the training split's mean and deviation.
+    """Returns a task on labelled images; channels have mean 0 and deviation 1 in the train split.
 
-    If the source has a test set, that is the test split, and the validation split is a fraction of
-    the rest.
+    If the source has its own test set, that is the test split, and the validation split is a
+    fraction of the other examples.
 
     Args:
-      max_rotation: Largest rotation of training images in degrees; the border is filled with 0.
-      max_shift: Largest shift of training images in each direction, in pixels.
-      flip: Whether a random half of the training images is mirrored left to right.
+      max_rotation: Maximum rotation of training images in degrees; exposed corners become 0.
+      max_shift: Maximum shift of training images in each direction, in pixels.
+      flip: Whether each training image is mirrored left to right with probability 1/2.
     """
     arrays = load_images(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
@@ -195,10 +195,10 @@ def image_classification(
 
 
 def _pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each channel, [C] float64, for values in [0, 1].
+    """Returns each channel's mean and standard deviation, [C] float64, for values in [0, 1].
 
-    They are computed from exact counts of the 256 values, since a float32 sum over millions of
-    pixels stops growing. A deviation is at least 1e-6.
+    They are computed from exact counts of the 256 pixel values, since a float32 sum over millions
+    of pixels stops growing. The standard deviation is at least 1e-6.
     """
     values = np.arange(256) / 255
     channels = range(images.shape[-1])
@@ -212,8 +212,8 @@ def _pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float) -> np.ndarray:
     """Rotates images [B, height, width, C] about their centres by up to max_rotation degrees.
 
-    The border becomes 0; values between pixels are interpolated bilinearly. The result is float32,
-    or the unchanged images if max_rotation is 0.
+    Each angle is random. Exposed corners become 0; values between pixels are interpolated
+    bilinearly. The result is float32, or the unchanged images if max_rotation is 0.
     """
     if max_rotation == 0:
         return images
@@ -238,9 +238,9 @@ def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float)
 def shifted_and_flipped(
     images: np.ndarray, draws: np.random.Generator, max_shift: int, flip: bool
 ) -> np.ndarray:
-    """Shifts images [B, height, width, C] by up to max_shift pixels, with 0 at the border.
+    """Shifts images [B, height, width, C] at random by up to max_shift pixels, filling with 0.
 
-    If `flip`, a random half of them is also mirrored left to right.
+    If `flip`, each image is also mirrored left to right with probability 1/2.
     """
     count, height, width, _ = images.shape
     shifts = draws.integers(-max_shift, max_shift + 1, (count, 2))
@@ -261,7 +261,7 @@ def vector_classification(
     train_examples: int | None,
     batch_size: int,
 ) -> Classification:
-    """Returns a task on labelled vector sequences, e.g. time series, unchanged from the file."""
+    """Returns a task on labelled vector sequences, e.g. time series; values are not rescaled."""
     arrays = load_vectors(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)
     longest, num_features = arrays.inputs.shape[1:]
@@ -283,7 +283,9 @@ def vector_classification(
 def _with_fewer_to_train_on(
     parts: dict[str, np.ndarray], count: int | None, seed: int, source: str
 ) -> dict[str, np.ndarray]:
-    """Returns splits with `count` training examples, or all if None; a smaller set is a subset.
+    """Returns the splits with `count` random training examples, or all of them if it is None.
+
+    For the same seed, a smaller training set is a subset of a larger one.
 
     Raises:
       InvalidInput: A split is empty, or there are fewer than `count` training examples.
@@ -294,7 +296,8 @@ def _with_fewer_to_train_on(
         return parts
     if count > len(train):
         raise InvalidInput(
-            f"data.train_examples={count}: the training split of {source} has {len(train)}"
+            f"data.train_examples={count}: expected at most {len(train)}, the examples in the "
+            f"training split of {source}"
         )
     drawn = np.random.default_rng(seed).permutation(len(train))[:count]
     return {**parts, "train": train[np.sort(drawn)]}
@@ -303,7 +306,7 @@ def _with_fewer_to_train_on(
 def _array_splits(
     source: str, arrays: Arrays, shares: tuple[float, ...], seed: int, train_examples: int | None
 ) -> dict[str, np.ndarray]:
-    """Returns splits in which equal arrays stay together; a source's own test set is kept."""
+    """Returns indices by split; equal examples stay together, and a source's test set is kept."""
     keys = [
         hashlib.sha256(example.tobytes()).hexdigest()
         for example in arrays.inputs[: arrays.first_test]

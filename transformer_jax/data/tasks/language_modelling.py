@@ -30,7 +30,7 @@ Mixture = Annotated[
     tuple[str, ...],
     Predicate(_is_mixture),
     Form(
-        "SOURCE=SHARE, shares of 0.001 or more that leave 0.001 for data.source",
+        "SOURCE=SHARE, each share at least 0.001, their sum at most 0.999",
         "more.txt=0.3,shards=0.2",
     ),
 ]
@@ -40,27 +40,27 @@ Mixture = Annotated[
 class LanguageModelling:
     """Task of predicting the next token.
 
-    Training: an epoch divides the train split into windows of `length` tokens (see
-    `window_starts`).
+    In training, an epoch divides the train split into windows of `length` tokens; see
+    `window_starts`.
 
-    Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens. The first
-    window scores all its predictions, each later one only its last `stride`. So every token but the
-    first (of each document, if they are separate) is scored exactly once, with at least
-    length - stride tokens before it in the same window (if the text has them). `unscored` leaves
-    out the first predictions of each window.
+    Evaluation covers a whole split in windows that start every `stride` tokens. All predictions in
+    the first window are scored, but only the last `stride` in each later one. So every token but
+    the first (of each document, if they are separate) is scored exactly once, with at least
+    length - stride tokens before it in the same window (if the text has them). `unscored` excludes
+    the first predictions of each window.
 
     Attributes:
       tokenizer: Tokenizer of the text.
-      splits: Token stream of each split, by its name.
-      length: Tokens in a window, which the model sees together, L.
-      batch_size: Windows in a training batch, B.
-      separate_documents: Whether documents in one window are separate: no attention and no
-        prediction across their borders, positions from 0 in each.
-      stride: Tokens between the starts of two evaluated windows, 1 .. length; length if None.
-      unscored: Tokens at the beginning of each window, or of each separate document, that
-        are read and not predicted, e.g. a prefix.
+      splits: Token stream by name of the split.
+      length: Number of tokens that the model reads in a window, L.
+      batch_size: Number of windows in a training batch, B.
+      separate_documents: Whether documents in a window are separate: no attention and no
+        prediction across their borders, and positions from 0 in each.
+      stride: Distance in tokens between evaluated windows, 1 .. length; length if None.
+      unscored: Number of tokens at the beginning of each window, or of each separate document,
+        that are read but not predicted, e.g. a prefix.
       facts: Facts that identify the data; see Task.
-      parts: Parts of the train split with their shares of the windows; () for one text.
+      parts: Parts of the train split, with their shares of training windows; () for one text.
     """
 
     tokenizer: Tokenizer
@@ -91,15 +91,15 @@ class LanguageModelling:
         unscored: Natural = 0,
         mixture: Mixture = (),
     ) -> "LanguageModelling":
-        """Returns the task on the text that a config's options name (see load_text).
+        """Returns the task on the text that a config's options specify; see load_text.
 
-        The text is split in order, by bytes, or by tokens if the bytes of tokens are unknown.
+        `splits` are consecutive fractions of the bytes, or of the tokens if bytes are unknown.
 
         Args:
-          unscored: Tokens at the beginning of each window that are read and not predicted.
-          mixture: Further sources and the share of training windows of each; the rest is
-            from data.source, whose tokenizer is used. Sources are split separately, and
-            evaluation uses all validation or test parts.
+          unscored: Number of tokens at the beginning of each window that are not predicted.
+          mixture: Further sources and the share of training windows from each; the rest come
+            from data.source, whose tokenizer is used. Each source is split separately, and
+            evaluation uses the validation or test parts of all sources.
         """
         text = load_text(source, tokenizer, vocab_size, document_separator, train_share=splits[0])
         stream, tokenizer, sha256 = text
@@ -138,11 +138,11 @@ class LanguageModelling:
         return protocol | ({"unscored": self.unscored} if self.unscored else {})
 
     def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which depends on `seed` and `step` alone."""
         return self.batch_rows(seed, step, slice(None))
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
-        """Returns the batch's `rows`, given as [R] int or a slice; no other text is read."""
+        """Returns only `rows` of a step's batch, [R] int or a slice, without reading the others."""
         if self.parts:
             from transformer_jax.data.sources.mixture import mixed_window_starts
 
@@ -153,7 +153,7 @@ class LanguageModelling:
         return self._examples("train", starts[rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; padding rows have weight 0."""
+        """Yields the whole split in batches of the same shape; padding rows have weight 0."""
         count, stride = self._evaluated(split)
         is_fresh = np.arange(self.length) >= self.length - stride
         for first in range(0, count, batch_size):
@@ -163,25 +163,25 @@ class LanguageModelling:
             yield batch
 
     def clusters(self, split: str) -> np.ndarray:
-        """Returns the document in which each evaluated window begins, [N] int64."""
+        """Returns the index of the document in which each evaluated window begins, [N] int64."""
         count, stride = self._evaluated(split)
         return self.splits[split].document_of(np.arange(count) * stride)
 
     def _evaluated(self, split: str) -> tuple[int, int]:
-        """Returns the numbers of windows in a split and of tokens between their starts."""
+        """Returns the number of evaluated windows in a split, and their distance in tokens."""
         stride = self.stride or self.length
         left = len(self.splits[split]) - 1 - self.length  # predictions after the first window
         return 1 + max(0, -(-left // stride)), stride
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns the number of UTF-8 bytes in each row's scored tokens, [B] int64, or None."""
+        """Returns the UTF-8 bytes in each row's scored targets, [B] int64; None if unknown."""
         token_bytes = self.tokenizer.token_bytes
         if token_bytes is None:
             return None
         return (token_bytes[batch["targets"]] * (batch["weights"] > 0)).sum(-1)
 
     def _examples(self, split: str, starts: np.ndarray) -> Batch:
-        """Returns the Batch of windows that start at `starts` [B]."""
+        """Returns a Batch of the windows of a split that start at `starts` [B]."""
         stream = self.splits[split]
         tokens = stream.windows(starts, self.length + 1)
         target_places = starts[:, None] + np.arange(1, self.length + 1)
@@ -198,8 +198,8 @@ class LanguageModelling:
 def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int) -> None:
     """Raises InvalidInput if a split has too few tokens for its windows.
 
-    Training needs about twice as many tokens as a window has, since its grid of windows moves.
-    `length` is the option's value, for messages.
+    Training needs 2 * window - 1 tokens, since the grid of its windows is shifted at random.
+    `length` is the value of data.length, for messages.
     """
     for split, stream in splits.items():
         fewest = 2 * window - 1 if split == "train" else window
@@ -207,5 +207,5 @@ def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int
             raise InvalidInput(
                 f"{stream.name}: {len(stream)} tokens are too few for windows of "
                 f"data.length={length}; expected at least {fewest}: "
-                "give more text, a smaller data.length, or other data.splits"
+                "provide more text, a smaller data.length, or different data.splits"
             )

@@ -1,4 +1,4 @@
-"""Masked language modelling: predict masked tokens from both sides."""
+"""Masked language modelling: predict masked tokens from the tokens on both sides."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ class MaskedLanguageModelling:
 
     A window is a begin token and length - 1 tokens of text. Each token of text is chosen with
     probability `mask_rate`. Of the chosen tokens, 80 % are replaced by the mask token, 10 % by a
-    random token, and 10 % stay; all of them are predicted. In training the choice is drawn from
-    seed and step; in an evaluated window it is always the same.
+    random token, and 10 % are left unchanged; all of them are predicted. In training, the choice
+    depends on seed and step; in an evaluated window, it is always the same.
 
-    The other fields are those of LanguageModelling.
+    The other fields are as in LanguageModelling.
     """
 
     tokenizer: Tokenizer
@@ -53,9 +53,9 @@ class MaskedLanguageModelling:
         batch_size: int,
         mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Returns the task on the text that a config's options name (see load_text).
+        """Returns the task on the text that a config's options specify; see load_text.
 
-        The text is split by tokens.
+        `splits` are consecutive fractions of the text's tokens.
 
         Args:
           mask_rate: Probability that a token is predicted.
@@ -86,18 +86,18 @@ class MaskedLanguageModelling:
         return {"context": self.length, "mask_rate": self.mask_rate}
 
     def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which depends on `seed` and `step` alone."""
         return self.batch_rows(seed, step, slice(None))
 
     def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
-        """Returns the batch's `rows`, given as [R] int or a slice; no other text is read."""
+        """Returns only `rows` of a step's batch, [R] int or a slice, without reading the others."""
         window, numbers = self.length - 1, numbers_of_step(step, self.batch_size)
         starts = window_starts(seed, numbers, len(self.splits["train"]), window)
         draws = step_generator(seed, step, "mask").random((3, self.batch_size, window))
         return self._examples("train", starts[rows], draws[:, rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields the whole split in batches of one shape; padding rows have weight 0."""
+        """Yields the whole split in batches of the same shape; padding rows have weight 0."""
         window = self.length - 1
         for first in range(0, -(-len(self.splits[split]) // window), batch_size):
             windows = np.arange(first, first + batch_size)
@@ -107,16 +107,16 @@ class MaskedLanguageModelling:
             yield self._examples(split, windows * window, np.stack(draws, axis=1))
 
     def clusters(self, split: str) -> np.ndarray:
-        """Returns the document in which each evaluated window begins, [N] int64."""
+        """Returns the index of the document in which each evaluated window begins, [N] int64."""
         stream = self.splits[split]
         return stream.document_of(np.arange(0, len(stream), self.length - 1))
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
-        """Returns None, since masked tokens do not determine the length of the text."""
+        """Returns None, since the masked tokens alone do not give the text's length in bytes."""
         return None
 
     def _examples(self, split: str, starts: np.ndarray, draws: np.ndarray) -> Batch:
-        """Returns the Batch of windows at `starts` [B], masked by uniform draws [3, B, L-1]."""
+        """Returns a Batch of the windows at `starts` [B], masked by uniform draws [3, B, L-1]."""
         stream, window = self.splits[split], self.length - 1
         text = stream.windows(starts, window)
         is_text = starts[:, None] + np.arange(window) < len(stream)

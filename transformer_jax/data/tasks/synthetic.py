@@ -1,4 +1,4 @@
-"""Task on synthetic languages with a known lowest loss: copying, recall, agreement, sums."""
+"""Task on synthetic languages with a known minimum loss, such as copying and recall."""
 
 import dataclasses
 import hashlib
@@ -17,14 +17,14 @@ _EVALUATED = 512
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticTask(ListedTask):
-    """Task of predicting the predictable tokens of a synthetic language.
+    """Task of predicting the scored tokens of a synthetic language.
 
-    Every training batch is drawn anew; the validation and test splits have 512 examples each, which
-    do not depend on the run's seed. If all examples can be listed, they are divided among the
-    splits, and training draws from its part.
+    If all examples of the language can be listed, they are divided among the splits. Otherwise
+    every training batch is drawn anew, and the validation and test splits have 512 examples each,
+    which do not depend on the run's seed.
 
     Attributes:
-      splits: Indices of listed examples by split; an infinite language has no train split.
+      splits: Indices into `listed` by split; an infinite language has no train split.
       listed: Examples of all splits.
     """
 
@@ -47,10 +47,10 @@ class SyntheticTask(ListedTask):
         batch_size: int,
         symbols: Annotated[int, Ge(2)] = 8,
     ) -> "SyntheticTask":
-        """Returns the task on the language that a config's options name.
+        """Returns the task on the language that a config's options specify.
 
         Args:
-          symbols: Number of symbols, nouns of agreement, or the modulus of modular_addition.
+          symbols: Number of symbols; for agreement, of nouns; for modular_addition, the modulus.
         """
         language = load_language(source, length, symbols)
         if isinstance(language.examples, Examples):
@@ -86,18 +86,18 @@ class SyntheticTask(ListedTask):
         return {"floor": self.language.floor}
 
     def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
+        """Returns a step's training batch, which depends on `seed` and `step` alone."""
         if isinstance(self.language.examples, Examples):
             return super().batch(seed, step)
         draws = step_generator(seed, step, "draw")
         return _batch(*self.language.examples(draws, self.batch_size))
 
     def examples_at(self, indices: np.ndarray) -> Batch:
-        """Returns the Batch of the examples with these indices, [B] int."""
+        """Returns a Batch of the examples at `indices`, [B] int."""
         return _batch(self.listed.tokens[indices], self.listed.scored[indices])
 
     def spell(self, tokens: np.ndarray) -> str:
-        """Returns the words of some tokens, joined by spaces."""
+        """Returns the words for a sequence of tokens, joined by spaces."""
         return " ".join(self.language.words[token] for token in tokens)
 
 

@@ -20,14 +20,14 @@ class Translation(ListedTask):
     """Task of writing a target sentence after reading a source sentence, with teacher forcing.
 
     Both languages share one tokenizer. The model reads `source` (tokens and an end token) and
-    `tokens` (a begin token and the target), and predicts the target and an end token. Pairs that
-    do not fit into `length` are left out and counted in `facts`.
+    `tokens` (a begin token and the target), and predicts the target and an end token. Pairs longer
+    than `length` are left out; `facts` has their number.
 
     Attributes:
       splits: Indices of pairs by split; pairs with the same source sentence stay together.
       tokenizer: Tokenizer of both languages.
-      pairs: All sentence pairs that fit.
-      length: Longest source and target in tokens, L.
+      pairs: Pairs (source sentence, target sentence) of at most `length` tokens each.
+      length: Maximum number of tokens in a source or a target, special tokens included, L.
       facts: Facts that identify the data; see Task.
     """
 
@@ -50,7 +50,7 @@ class Translation(ListedTask):
         length: int,
         batch_size: int,
     ) -> "Translation":
-        """Returns the task on the sentence pairs that a config's options name."""
+        """Returns the task on the sentence pairs that a config's options specify."""
         pairs, sha256 = load_pairs(source)
         to_learn = split_by_key([pair[0] for pair in pairs], splits, split_seed)["train"]
         tokenizer = make_tokenizer(
@@ -70,7 +70,7 @@ class Translation(ListedTask):
 
     @functools.cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Inputs and targets of all pairs, encoded once."""
+        """Inputs and targets of all pairs by name, encoded once."""
         specials = special_tokens(self.tokenizer)
         encode = functools.partial(with_end, self.tokenizer)
         texts = (pair[0] for pair in self.pairs)
@@ -98,17 +98,17 @@ class Translation(ListedTask):
         left_out = self.facts.get("left_out", 0)
         if not left_out:
             return ()
-        return (f"{left_out:,} pairs do not fit into data.length={self.length}, left out",)
+        return (f"{left_out:,} pairs are left out: they do not fit into data.length={self.length}",)
 
     def examples_at(self, indices: np.ndarray) -> Batch:
-        """Returns the Batch of the pairs with these indices, [B] int."""
+        """Returns a Batch of the pairs at `indices`, [B] int."""
         rows = {name: array[indices] for name, array in self._arrays.items()}
         targets = rows.pop("targets")
         weights = (rows["segments"] > 0).astype(np.float32)
         return {"inputs": rows, "targets": targets, "weights": weights}
 
     def references(self, split: str) -> dict[str, list[str]]:
-        """Returns all translations in a split by source sentence."""
+        """Returns the reference translations of each source sentence in a split."""
         found: dict[str, list[str]] = {}
         for index in self.splits[split]:
             source, target = self.pairs[index]
@@ -129,14 +129,14 @@ def encode_sources(
     `encode` returns the tokens of a sentence, special tokens included.
 
     Raises:
-      InvalidInput: A sentence is too long.
+      InvalidInput: A sentence has more than `length` tokens.
     """
     rows = []
     for text in texts:
         rows.append(encode(text))
         if len(rows[-1]) > length:
             raise InvalidInput(
-                f"a sentence of {len(rows[-1])} tokens, those around it too, does not fit into "
+                f"a sentence of {len(rows[-1])} tokens, special ones included, does not fit into "
                 f"data.length={length}: {text[:60]!r}"
             )
     tokens, segments = padded(rows, length, padding)
@@ -144,7 +144,7 @@ def encode_sources(
 
 
 def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns padded rows of tokens, and segments (0 for padding, else 1), both [N, L] int32."""
+    """Returns rows padded to `length`, and segments (0 for padding, else 1), [N, length] int32."""
     tokens = np.full((len(rows), length), padding, np.int32)
     segments = np.zeros((len(rows), length), np.int32)
     for index, row in enumerate(rows):
@@ -154,10 +154,10 @@ def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray
 
 
 def refuse_empty_splits(source: str, splits: dict[str, np.ndarray]) -> None:
-    """Raises InvalidInput if a split has no example."""
+    """Raises InvalidInput if a split has no examples."""
     empty = [split for split, indices in splits.items() if len(indices) == 0]
     if empty:
         raise InvalidInput(
             f"data.source={source}: too few examples: none for {', '.join(empty)}; "
-            "give more, or other data.splits"
+            "provide more examples, or different data.splits"
         )
