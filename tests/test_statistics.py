@@ -142,7 +142,7 @@ def test_divergence_suspends_the_mean_and_may_be_unstable():
     base, lost = [1.0, 2.0, 3.0, 4.0, 5.0], outcomes([0.0] * 5, diverged=range(5))
     one = verdict(base, outcomes([2.0, 3.1, 4.0, 5.2, 6.0], diverged=(1,)))
     assert one.verdict == ours.NO_VERDICT
-    assert "1 of 5 diverged" in one.words
+    assert "1 of 5 runs diverged" in one.words
     assert one.diverged == ((1, 5), (0, 5))
     assert verdict(base, lost, level=0.025, family=5).verdict == ours.UNSTABLE
     assert verdict(lost, base).verdict == ours.NO_VERDICT

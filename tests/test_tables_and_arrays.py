@@ -60,7 +60,7 @@ def test_users_own_pairs_with_labels(tmp_path):
         (load_pairs, "a.csv", 'a,b\n"c,d\n', r"a.csv: line 2: "),
         (load_pairs, "a.tsv", "", "expected rows, found none"),
         (load_pairs, "a.tsv", b"a\tb\xff\n", "got byte 0xFF at offset 3"),
-        (load_labelled_text, "a.tsv", "a\tb\nc\td\n", r"line 1: .*text and label among them"),
+        (load_labelled_text, "a.tsv", "a\tb\nc\td\n", r"line 1: .*including text and label"),
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\ty\n", "line 2: expected 2 columns"),
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\n\ty\n", "line 3: the text is empty"),
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\t\n", "line 3: the label is empty"),
