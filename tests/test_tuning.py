@@ -154,7 +154,7 @@ def test_where_pairs_share_most_of_their_noise_tuning_shows():
 
 WRONG = [
     ({"key": "optimizer.lr", "grid": (1, 2, 3)}, "optimizer.lr"),
-    ({"key": RATE, "grid": (1e-4, 1e-2, 1)}, "above 1 and at most 3.5"),
+    ({"key": RATE, "grid": (1e-4, 1e-2, 1)}, "at most 3.5 and about the same"),
     ({"key": RATE, "grid": 3}, "tuning.grid=3: Input should be a valid tuple"),
     ({"key": RATE, "grid": (0.1, 0.2)}, "at least 3 items"),
     ({"key": RATE, "grid": (1, 1.1, 3)}, "about the same everywhere"),

@@ -299,8 +299,8 @@ class Launch:
         say(tables.table_text(heads, rows))
         for name, arm in arms.items():
             changes = [f"{k.removeprefix('model.')}={value}" for k, value in arm.changes.items()]
-            if changes:
-                say(f"  {name}: {', '.join(changes)}")
+            if (listed := ", ".join(changes)) not in ("", name):
+                say(f"  {name}: {listed}")
         read_by_base = unread(flatten(arms[design.base].config))
         for name, arm in arms.items():
             for key, choice in unread(flatten(arm.config)).items():
