@@ -784,7 +784,7 @@ def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(copied):
     assert len(load_study(copied.path).looks()) == 1
     file = copied.path / "study.json"
     edit(file, widened)
-    with pytest.raises(InvalidInput, match="`sealed` was edited after it was sealed"):
+    with pytest.raises(InvalidInput, match="`sealed` was edited after the study was sealed"):
         load_study(copied.path)
     edit(file, lambda record: record.update(seal=seal_of(record["sealed"])))
     again = load_study(copied.path)

@@ -170,7 +170,7 @@ def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: several attention heads in parallel, each with its own projections.
 
-    MultiHead(X) = Concat(Z^1 ... Z^H) W_O with W_O in [H * d_v, D], which equals the sum over heads
+    MultiHead(X) = Concat(Z^1 ... Z^H) W_O with W_O in [H * V, D], which equals the sum over heads
     of Z^h W_O^h. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. If there are fewer key-value
     heads than query heads, each serves a group of query heads: one gives multi-query attention
     (Shazeer 2019, arXiv:1911.02150), several give grouped-query attention (arXiv:2305.13245).

@@ -154,7 +154,7 @@ def _bounds(metadata: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _within(base: Any, metadata: tuple[Any, ...]) -> str:
-    """Returns a description of the values of a type within its bounds."""
+    """Describes the values that a type and its bounds allow, e.g. "a number > 0"."""
     low, high = _bounds(metadata)
     noun = {int: "an integer", float: "a number", str: "a string"}.get(base, str(base))
     if low and high:

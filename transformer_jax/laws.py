@@ -181,7 +181,7 @@ def packed_documents_equal_separate_ones(subject: Subject) -> None:
 
 
 def padding_changes_nothing(subject: Subject) -> None:
-    """Values at padded positions change no bit elsewhere, and all logits stay finite."""
+    """Values at padded positions do not change a single bit elsewhere, and logits stay finite."""
     is_real = jnp.array([1, 1, 1, 1, 0, 0])
     fillers = jnp.array([0, 5, subject.model.vocab_size - 1])[:, None]
     rows = jnp.where(is_real > 0, subject.tokens[0], fillers)

@@ -146,7 +146,7 @@ class Rule:
     sees_ahead: ClassVar[bool] = False
 
     def allowed(self, query: Places, key: Places) -> Array:
-        """Returns the keys [..., M] that queries [..., L] may attend to, [..., L, M] bool."""
+        """Returns whether each query [..., L] may attend to each key [..., M], [..., L, M] bool."""
         raise NotImplementedError
 
     @property

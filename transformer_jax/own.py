@@ -139,7 +139,7 @@ def refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def faults_of(*choices: str) -> Generator[None]:
-    """Re-raises errors in `choices` (KEY=MODULE:NAME) as InvalidInput with the line number."""
+    """Re-raises errors in the code of `choices` (KEY=MODULE:NAME) as InvalidInput with the line."""
     try:
         yield
     except (Stop, AssertionError):  # a broken law has its own message

@@ -114,7 +114,7 @@ class Sharding:
         """Returns the partition spec of an array whose last dimensions are divided by `cuts`.
 
         Args:
-          cuts: Row of a table: for all dimensions if it contains `...`, else for the last ones.
+          cuts: Entries of a sharding table for the last dimensions; `...` stands for those before.
           shape: Shape of the array.
           uneven: Entry of `cuts` that may divide its dimension into unequal parts.
         """

@@ -121,7 +121,7 @@ def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
 
 
 def _sow(module: nn.Module, name: str, value: Array) -> None:
-    """Sows a value as flax does, but marks a name that a submodule has and flax would refuse."""
+    """Sows a value like flax, but adds a suffix to a name that a submodule has already taken."""
     scope = module.scope
     assert scope is not None
     taken = scope.name_reserved(name, "intermediates")

@@ -52,7 +52,7 @@ def window_starts(seed: int, numbers: np.ndarray, num_places: int, length: int) 
     tokens are left over. The offset of the grid is drawn for each epoch, so that different tokens
     are left over each time, and windows begin at different positions.
 
-    `numbers` [N] int are those of the windows, counted over all epochs; see numbers_of_step. The
+    `numbers` [N] int are indices of windows, counted over all epochs; see numbers_of_step. The
     text has `num_places` tokens, and a window has `length`.
     """
     num_windows = num_places // length - 1  # that fit at any offset of the grid

@@ -7,9 +7,9 @@ from transformer_jax.data.tokenizers import Tokenizer
 
 
 class Specials(NamedTuple):
-    """Numbers of the special tokens, and the size of the vocabulary that includes them.
+    """IDs of the special tokens, and the size of the vocabulary that includes them.
 
-    `padding` is hidden from models; `begin` and `end` serve as BERT's class token and separator.
+    `padding` is masked out; `begin` and `end` serve as BERT's class token and separator.
     """
 
     padding: int

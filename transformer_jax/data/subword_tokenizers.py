@@ -179,6 +179,6 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
 
     def number_of(self, *names: str) -> int | None:
-        """Returns the number of the first of `names` that is a token, or None if none is."""
+        """Returns the ID of the first of `names` that is a token, or None if none is."""
         found = [self._model.token_to_id(name) for name in names]
         return next((number for number in found if number is not None), None)

@@ -45,7 +45,7 @@ def attention_in_effect(options: ModelOptions) -> Any:
 def options_in_effect(options: ModelOptions, family: str) -> dict[str, Any]:
     """Returns the options of the variant chosen from a family, by name, including defaults.
 
-    Options of initial values, and those that do not change the result, are left out: two models
+    Initialisation options, and those that do not change the result, are left out: two models
     that compute the same function of the same parameters have the same options.
     """
     chosen = variant(options, family)

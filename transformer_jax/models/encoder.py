@@ -92,7 +92,7 @@ class Encoder(Transformer, kw_only=True):
         alike = {"segments": segments, "types": types, "positions": positions}
         if self.vocab_size is not None:
             if tokens is None:
-                raise ValueError("tokens: expected [..., L] int, got none, but vocab_size is set")
+                raise ValueError("tokens: expected [..., L] int, since vocab_size is set, got None")
             check_tokens(self.max_length, tokens, **alike)
             embedded_LD = self.token_embedding(tokens)
         else:

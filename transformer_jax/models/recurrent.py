@@ -279,7 +279,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
                 raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
             return Linear(self.width, True, init, self.dtype, name="projection")(vectors)
         if tokens is None:
-            raise ValueError("tokens: expected [..., L] int, got none, but vocab_size is set")
+            raise ValueError("tokens: expected [..., L] int, since vocab_size is set, got None")
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
         sizes = (self.width, init, self.dtype)

@@ -180,7 +180,7 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
     """Returns a factory of blocks, `make(name=...)`, for a model whose blocks are all alike.
 
     Raises:
-      ValueError: Some options exclude each other.
+      ValueError: Some options are mutually exclusive.
     """
     init = initializers(options, side)
     common = {"use_bias": options.use_bias, "out_init": init.output, "dtype": options.dtype}

@@ -175,8 +175,8 @@ def _topology(name: str, platform: str, **how: Any) -> tuple[Any, ...]:
             reason = str(error).partition("\n")[0]
             raise InvalidInput(f"--device={name}: its compiler failed: {reason[:200]}") from error
         raise InvalidInput(
-            f"--device={name}: its compiler is not installed; in a clone and a separate "
-            f"environment, run pip install -e '.[train,{platform}]'"
+            f"--device={name}: its compiler is not installed; in a separate environment, "
+            f"run, from a clone of the repository: pip install -e '.[train,{platform}]'"
         ) from error
 
 

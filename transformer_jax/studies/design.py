@@ -370,7 +370,7 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
     """Returns whether larger values are better for a metric, named with or without its split.
 
     Smaller is better for times and norms, larger for speeds. `stored` has the facts that runs store
-    about user-defined metrics, so that their code is not imported.
+    about user-defined metrics, so that their code need not be imported.
     """
     name = metric.rsplit("/", 1)[-1]
     if name in METRICS:
@@ -386,7 +386,7 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
 def _quick_study(
     config: ConfigDict, arms: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Returns the equivalents of get_study() and get_arms() for values of `--arm`."""
+    """Returns what get_study() and get_arms() would return, for arms given with `--arm`."""
     flat = flatten(config)
     made: dict[str, dict[str, Any]] = {}
     for text in arms:

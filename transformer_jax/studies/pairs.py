@@ -1,4 +1,4 @@
-"""Runs of a base and of one change to it, paired by seed, for the referee.
+"""Runs of a base and of a single change to it, paired by seed, for the referee.
 
 Scores are those of the validation split, so that nothing is selected on the test split.
 """

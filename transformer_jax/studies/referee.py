@@ -146,7 +146,7 @@ class Journal:
     """The record of all tries in the folder `path`."""
 
     def __init__(self, path: str | Path) -> None:
-        """Reads nothing yet."""
+        """Keeps the path; the file is read on first use."""
         self.path = Path(path)
         self._rows = AppendedRows(self.path, "journal.jsonl")
         self._made: dict[str, dict[str, Any]] = {}  # base and change -> config, flattened
@@ -185,7 +185,7 @@ class Journal:
         digest, begun = hashlib.sha256(text.encode()).hexdigest(), self.begun
         if begun is None or digest != begun["config_sha256"]:
             raise InvalidInput(
-                f"{file}: the file was edited or removed; begin in a different --base"
+                f"{file}: the file was edited or removed; restore it, or choose a new --base"
             )
         return from_json(text, str(file))
 

@@ -301,7 +301,7 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
 
 
 def permutation_p(arm: Any, base: Any) -> float:
-    """Returns the two-sided permutation p value for scores that do not depend on the group.
+    """Returns the two-sided p value of a permutation test that scores do not depend on the group.
 
     The p value is exact if there are few permutations. It is 1 if a group has fewer than two runs,
     or if all scores are equal.

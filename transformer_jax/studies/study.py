@@ -120,9 +120,9 @@ class Study:
                 raise InvalidInput(f"{file}: not a valid study: {error}") from error
             if not is_as_sealed:
                 raise InvalidInput(
-                    f"{file}: `sealed` was edited after it was sealed "
-                    f"{self.record.get('sealed_at', '')}; "
-                    "ask a different question in a different --workdir"
+                    f"{file}: `sealed` was edited after the study was sealed on "
+                    f"{self.record.get('sealed_at', '(no date)')}; restore it, or begin a new "
+                    "study in a different --workdir"
                 )
         elif self.path.exists() and not self.path.is_dir():
             raise InvalidInput(f"--workdir={self.path}: this is a file; expected a directory")

@@ -264,7 +264,7 @@ class Run:
         return self.begins or (special_tokens(self._tokenizer_for("translation")).begin,)
 
     def source_tokens(self, sentence: str) -> list[int]:
-        """Returns the input tokens for a sentence to translate, special tokens included."""
+        """Returns the input token IDs for a sentence to translate, special tokens included."""
         tokenizer = self._tokenizer_for("translation")
         if self.begins and isinstance(tokenizer, HuggingFaceTokenizer):
             return tokenizer.encode_whole(sentence)

@@ -33,7 +33,7 @@ def warmup_cosine(
 ) -> optax.Schedule:
     """Linear warm-up, then half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5).
 
-    Update warmup_steps uses the peak, and the last update uses final_fraction * peak.
+    The rate is `peak` at update `warmup_steps`, and final_fraction * peak at the last update.
     """
     curve = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, warmup_steps, steps, end_value=final_fraction

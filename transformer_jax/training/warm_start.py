@@ -65,7 +65,7 @@ def start_from(
 def _from_weights(
     model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
-    """Returns `params` with values replaced by stored arrays of the same paths, and a remark.
+    """Returns `params` with values replaced by the stored arrays at the same paths, and a remark.
 
     Arrays of equal shapes may belong to different computations, e.g. with two heads or four, or
     with norms before or after layers. So fields that do not affect shapes must be equal too.
@@ -125,7 +125,7 @@ def _first_lines(lines: list[str]) -> list[str]:
 
 
 def _without_spare_rows(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those given tables that have spare rows, as in many models, without these rows."""
+    """Returns the given embeddings that have more rows than `own`, cut to the rows of `own`."""
     fits = {}
     for name, axis in _TOKEN_AXES.items():
         if name in own and name in given and own[name].shape[axis] < given[name].shape[axis]:

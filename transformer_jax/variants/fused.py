@@ -263,7 +263,7 @@ def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _longer(function: Callable) -> Callable:
-    """Wraps a function of trees [N, ...] so that a vmap over M is one call with [M * N, ...]."""
+    """Wraps a function of pytrees [N, ...] so that a vmap over M is one call with [M * N, ...]."""
     mapped = jax.custom_batching.custom_vmap(function)
 
     def rule(size: int, are_mapped: Any, *trees: Any) -> tuple[Any, Any]:

@@ -181,7 +181,7 @@ class DiffTransformer(AttentionVariant):
 
     @nn.compact
     def _differences(self, weights: Array, head_dim: int, layer: int | Array) -> Array:
-        """[..., H, L, M] -> [..., H/2, L, M]."""
+        """Subtracts lambda times each pair's second head: [..., H, L, M] -> [..., H/2, L, M]."""
         vectors = self.param("lambda", nn.initializers.normal(self.rms), (4, head_dim))
         q_1, k_1, q_2, k_2 = vectors.astype(jnp.promote_types(weights.dtype, jnp.float32))
         taken = jnp.exp((q_1 * k_1).sum()) - jnp.exp((q_2 * k_2).sum()) + self._start(layer)
