@@ -151,7 +151,7 @@ def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]
 
 
 def _read(run: Any, prompt: str, allow: list[str]) -> Example:
-    """Returns a prompt as the model reads it: token numbers and the words that name them."""
+    """Returns a prompt as the model reads it: token IDs and the words that name them."""
     import numpy as np
 
     from transformer_jax.data.special_tokens import special_tokens

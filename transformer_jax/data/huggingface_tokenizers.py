@@ -41,7 +41,7 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
         moved = [name for name, number in numbers.items() if made.token_to_id(name) != number]
         if moved:
             raise InvalidInput(
-                "data.tokenizer: its token numbers have gaps, so the package tokenizers would "
+                "data.tokenizer: its token IDs have gaps, so the package tokenizers would "
                 f"number {', '.join(moved)} differently from the model"
             )
     single = template.format(**names)

@@ -24,7 +24,7 @@ class _LibraryTokenizer:
         model.no_padding()
         model.no_truncation()
         self.token_bytes = _bytes_of_tokens(model)
-        # The token numbers of Hugging Face tokenizers can have gaps.
+        # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @classmethod

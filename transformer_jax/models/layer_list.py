@@ -68,7 +68,7 @@ def _options_of_type(options: ModelOptions, letter: str) -> ModelOptions:
 
 
 def _owner(options: ModelOptions, block: int) -> int:
-    """Returns the number of the block whose parameters the given block uses."""
+    """Returns the index of the block whose parameters the given block uses."""
     depth, distinct = options.depth, options.distinct_blocks
     if distinct is None:
         return block

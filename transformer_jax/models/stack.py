@@ -149,7 +149,7 @@ class BlockSpec(NamedTuple):
     Attributes:
       letter: Letter of its layer type; "" if all blocks are alike.
       options: Options of a model in which all blocks have this type.
-      owner: Number of the block whose parameters it uses; its own number unless they are shared.
+      owner: Index of the block whose parameters it uses; its own index unless they are shared.
       reads: Streams added to its input: 0 is the embedding, n the output of block n - 1.
     """
 

@@ -59,7 +59,7 @@ class Register(AppendedRows):
     """The register of looks at studies below one root; empty without a file."""
 
     def __init__(self, root: Path) -> None:
-        """Reads nothing yet."""
+        """Keeps the path of the file, which is read on demand."""
         super().__init__(root, NAME)
 
     def note(self, look: Mapping[str, Any]) -> bool:

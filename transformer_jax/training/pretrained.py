@@ -97,6 +97,6 @@ class FolderAsConfig(ConfigFile):
     module: Any
 
     def __init__(self, path: str) -> None:
-        """Reads nothing yet."""
+        """Keeps the path; its files are read when a config is made."""
         self.path, self.given = path, f"--config={path}"
         self.module = SimpleNamespace(get_config=functools.partial(config_from_huggingface, path))

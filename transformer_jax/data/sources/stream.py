@@ -162,5 +162,5 @@ class LoadedText(NamedTuple):
 
 
 def narrowest_dtype(vocab_size: int) -> np.dtype:
-    """Returns the narrower little-endian dtype, uint16 or uint32, that holds all token numbers."""
+    """Returns the narrower little-endian dtype, uint16 or uint32, that holds all token IDs."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
