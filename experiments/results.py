@@ -202,7 +202,7 @@ def _seeds_needed(name: str) -> dict[str, int]:
         )
         for arm in found:
             if arm.word == UNRESOLVED and arm.seeds_needed:
-                rung = f" at {key}={value}" if key else ""
+                rung = f" ({value})" if key else ""
                 needed[f"{arm.arm}{rung}"] = arm.seeds_needed
     return needed
 

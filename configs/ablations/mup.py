@@ -11,9 +11,8 @@ Answer: Under muP the best learning rate moves by a factor of 1.18 (interval 0.4
 the width grows from 64 to 512, and half of the rate found at width 64 is worse at every width.
 
 Limits: One text of characters, 2 blocks, 1,000 updates, after which no width is better than
-4-grams, and three rates a factor of 2 apart. The rate that was found lies below the interval of
-the best one at every width, 64 too. It is about where the best rate lies, not about which
-parametrisation is better.
+4-grams; three rates a factor of 2 apart. The rate found at width 64 lies below the interval of the
+best one at every width. This does not say which parametrisation is better.
 """
 
 from configs import shakespeare
