@@ -309,7 +309,7 @@ def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
             {METRIC: own("wrong_key")},
             r":wrong_key: KeyError at line \d+ of own_looks.py: 'eval/los",
         ),
-        ({HOOK: own("breaks")}, "expected a state with arrays of the same shapes"),
+        ({HOOK: own("breaks")}, "a hook that intervenes must return a state of equal"),
         ({HOOK: own("gives_text")}, "expected numbers by name, or None; got"),
         ({HOOK: own("raises")}, r"ValueError at line \d+ of own_looks.py: at 0"),
         (

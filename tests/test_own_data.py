@@ -144,7 +144,7 @@ def with_padding(batch, task, size):
             "batch": lambda b, *_: {"inputs": b["inputs"]}}),
         ("whole_batches", r"target \d+; expected 0 to 12", {
             "batch": lambda b, *_: {**b, "targets": b["targets"] + 13}}),
-        ("whole_batches", r"tokens has \(3,\) rows; expected \(8,\)", {
+        ("whole_batches", r"tokens has the leading axis \(3,\); expected \(8,\)", {
             "batch": lambda b, *_: {**b, "inputs": {"tokens": b["inputs"]["tokens"][:3]}}}),
         ("pure_batches", "differs when built again", {"batch": with_targets}),
         ("pure_batches", "step 7: batch_rows returns rows that differ", {

@@ -402,7 +402,7 @@ def test_what_is_no_model_is_refused_by_name(tmp_path):
         settings = {"architectures": ["LlamaForCausalLM"], **_OF_LLAMA, **damaged}
         with pytest.raises(InvalidInput, match=r"^here: config.json: \w+Error: "):
             model_of(settings, "here")
-    with pytest.raises(InvalidInput, match=r"here: class \['x'\]: expected one of"):
+    with pytest.raises(InvalidInput, match=r"here: architectures: \['x'\]: expected one of"):
         model_of({"architectures": [["x"]]}, "here")
     (tmp_path / "bart" / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
     with pytest.raises(InvalidInput, match=r"config.json/below: Not a directory"):

@@ -32,7 +32,7 @@ def whole_batches(task: Task) -> None:
         for key, array in batch["inputs"].items():
             rows = np.asarray(array).shape[:1]
             assert rows == targets.shape[:1], (
-                f"{name}: {key} has {rows} rows; expected {targets.shape[:1]}, like targets"
+                f"{name}: {key} has the leading axis {rows}; expected {targets.shape[:1]}"
             )
             size = task.sizes.get("vocab_size")
             if size is not None and key in ("tokens", "source"):

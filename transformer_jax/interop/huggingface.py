@@ -106,7 +106,8 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
-        raise InvalidInput(f"{origin}: class {name}: expected one of {', '.join(ARCHITECTURES)}")
+        allowed = ", ".join(ARCHITECTURES)
+        raise InvalidInput(f"{origin}: architectures: {name}: expected one of {allowed}")
     row = ARCHITECTURES[name]
     for key, value in row.required.items():
         if key in settings and settings[key] != value:
@@ -261,7 +262,7 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
         models.append(model.with_options(use_bias=True))
     if getattr(model, "num_types", None) == 0 and model.vocab_size is not None:
         models += [made.with_options(num_types=1) for made in models]
-    found: list[dict[str, tuple]] = []
+    found: list[tuple[str, dict[str, tuple]]] = []
     refused = None
     for made in models:
         for name in fitting:
@@ -272,13 +273,13 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Any]:
                 continue
             if not different:
                 return name, made
-            found.append(different)
+            found.append((name, different))
     if refused and not found:
         raise refused
-    closest = min(found, key=len)
-    lines = [f"  {field}: {a} here, {b} if exported" for field, (a, b) in closest.items()]
+    name, different = min(found, key=lambda pair: len(pair[1]))
+    lines = [f"  {field}: {a} here, {b} if exported" for field, (a, b) in different.items()]
     raise InvalidInput(
-        "\n".join(["no architecture computes this model; the closest differs in", *lines[:6]])
+        "\n".join([f"{name}, the closest choice, does not compute this model:", *lines[:6]])
     )
 
 

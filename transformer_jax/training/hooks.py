@@ -145,7 +145,7 @@ def call_hooks(
             new, returned = returned if is_pair else (returned, None)
             if not isinstance(new, TrainState) or _shapes(new) != _shapes(state):
                 raise InvalidInput(
-                    f"{who}: expected a state with arrays of the same shapes and dtypes"
+                    f"{who}: a hook that intervenes must return a state of equal shapes and dtypes"
                 )
             new = jax.tree.map(jnp.copy, new)
             # All processes continue from the state of the first one.
