@@ -91,6 +91,7 @@ def draw_forest(folder: Path, verdicts: Mapping[str, Any]) -> bytes:
     low, high = axes.get_xlim()
     low, high = max(low, -reach), min(high, reach)
     axes.set_xlim(low, high)
+    axes.locator_params(axis="x", nbins=5)  # more labels of four digits would overlap
     for arm, height, colour in rows:  # marks for intervals that extend beyond the figure
         for bound, edge, mark in zip(arm["interval"], (low, high), ("<", ">"), strict=True):
             if bound is not None and abs(bound) > abs(edge) and bound * edge > 0:

@@ -280,7 +280,7 @@ def write_report(study: Study) -> Path:
 
 def answers(verdicts: Mapping[str, Any]) -> list[str]:
     """Returns one sentence per arm with its verdict and numbers; arms after 8 are only counted."""
-    base, sentences = verdicts["base"], []
+    base, sentences, others = verdicts["base"], [], dict[str, list[str]]()
     for name, arm in verdicts["arms"].items():
         # With a target, no mean is judged, and the words state the counts.
         verdict = "" if arm.get("mean") is None else arm["verdict"]
@@ -296,7 +296,8 @@ def answers(verdicts: Mapping[str, Any]) -> list[str]:
             settle = f"; {needed} seeds would settle it" if needed else ""
             sentences.append(f"{name} could not be told apart from {base}{settle}.")
         else:
-            sentences.append(f"{name}: {arm['words']}.")
+            others.setdefault(arm["words"], []).append(name)
+    sentences += [f"{', '.join(names)}: {words}." for words, names in others.items()]
     if len(sentences) > _LISTED:
         sentences[_LISTED:] = [f"{len(sentences) - _LISTED} more are in the table."]
     return sentences

@@ -198,6 +198,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
         notes.append(f"has the base learned? {learned['told']}")
     if not verdicts.get("registered", True):
         notes.append("the register next to the cells cannot be written, so it lacks this look")
+    shown = dict[str, list[str]]()
     for name, arm in verdicts["arms"].items():
         if arm["verdict"] == UNRESOLVED and (seeds := arm.get("seeds_needed")):
             notes.append(f"{name}: {seeds} seeds would settle the margin with 80 % power")
@@ -206,11 +207,10 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             holds = "yes" if beyond["holds"] else "not shown"
             notes.append(f"{name}: also beyond this text: {holds}")
         if looks := arm["asked_before"]:
-            notes.append(
-                f"{name}: shown before in {len(looks)} look{'s' * (len(looks) > 1)} of other "
-                f"studies, so this look has level {arm['level']:.3g}"
-            )
-    return notes
+            counted = f"{len(looks)} look{'s' * (len(looks) > 1)} of other studies"
+            note = f"shown before in {counted}, so this look has level {arm['level']:.3g}"
+            shown.setdefault(note, []).append(name)
+    return notes + [f"{', '.join(names)}: {note}" for note, names in shown.items()]
 
 
 def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
