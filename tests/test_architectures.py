@@ -427,7 +427,7 @@ def test_variants_are_read_by_size_and_patch():
     ("model", "inputs", "message"),
     [
         (Encoder.of(**TEXT), {"tokens": TOO_LONG}, "length 9 is beyond max"),
-        (Encoder.of(**TEXT), {}, "tokens: expected .* got none"),
+        (Encoder.of(**TEXT), {}, "tokens: expected .* got None"),
         (Encoder.of(**TEXT, pooling="median"), {"tokens": TOKENS}, "pooling: expected one of"),
         (
             CASES["encoder of vectors"][0],
