@@ -167,7 +167,7 @@ def page_of(name: str) -> str:
         ]
     parts.append(tables.as_markdown(heads, rows).strip())
     if needed := _seeds_needed(name):
-        listed = ", ".join(f"{seeds:,} for {arm}" for arm, seeds in needed.items())
+        listed = "; ".join(f"{', '.join(seeds)} for {arm}" for arm, seeds in needed.items())
         parts.append(f"Seeds that would settle what is open (80 % power at the margin): {listed}.")
     unresolved = [a for a, v in design["verdicts"].items() if v["verdict"] == UNRESOLVED]
     if design["tuning"] and (others := [arm for arm in unresolved if arm not in needed]):
@@ -186,9 +186,9 @@ def page_of(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _seeds_needed(name: str) -> dict[str, int]:
-    """Returns the number of seeds that would settle each unresolved comparison, if known."""
-    design, needed = design_of(name), {}
+def _seeds_needed(name: str) -> dict[str, list[str]]:
+    """Returns the seeds that would settle each unresolved arm, with a ladder's value."""
+    design, needed = design_of(name), dict[str, list[str]]()
     with (RESULTS / name / "scores.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     key = design.get("key", "")
@@ -203,7 +203,7 @@ def _seeds_needed(name: str) -> dict[str, int]:
         for arm in found:
             if arm.word == UNRESOLVED and arm.seeds_needed:
                 rung = f" ({value})" if key else ""
-                needed[f"{arm.arm}{rung}"] = arm.seeds_needed
+                needed.setdefault(arm.arm, []).append(f"{arm.seeds_needed:,}{rung}")
     return needed
 
 
