@@ -388,7 +388,11 @@ def test_a_committed_study_is_as_its_verdicts(name, tmp_path):
     """The page is written from the design and the scores; means are those of the rows."""
     design = results.design_of(name)
     assert f"results/{name}/" in (ROOT / "experiments" / "README.md").read_text()
-    assert results.page_of(name) == (results.RESULTS / name / "README.md").read_text()
+    page = results.page_of(name)
+    assert page == (results.RESULTS / name / "README.md").read_text()
+    assert len(re.findall(r"[A-Za-z0-9][^ |]*", page)) <= 250
+    (picture,) = re.findall(r"!\[[^]]+\]\((\w+\.svg)\)", page)
+    assert (results.RESULTS / name / picture).exists()
     record = results.record_of(name)
     assert set(record) >= {"Answer", "Command", "Takes"}
     with (results.RESULTS / name / "scores.csv").open(newline="") as file:
@@ -404,6 +408,11 @@ def test_a_committed_study_is_as_its_verdicts(name, tmp_path):
         its = [r for r in rows if r["arm"] == arm and (not rung or r[design["key"]] == str(rung))]
         scores = [float(row["value"]) for row in its if row["value"]]
         assert (statistics.fmean(scores) if scores else None) == pytest.approx(mean)
+
+
+def test_a_page_says_how_many_seeds_would_settle_what_is_open():
+    assert "16 for sinusoidal." in results.page_of("positions")
+    assert "More seeds would not settle depth 1 and depth 8" in results.page_of("depth")
 
 
 def test_results_are_taken_in(done, tmp_path, monkeypatch):
