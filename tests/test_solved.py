@@ -1,13 +1,14 @@
 """Solved or not: counts, updates until then, and ranks where some runs diverged."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import transformer_jax
-from transformer_jax.studies import statistics
+from transformer_jax.studies import figures, statistics
 from transformer_jax.studies.outcomes import Outcome
 
 ASKED = {"base": "base", "margin": 0.01, "larger_is_better": True, "target": 0.99}
@@ -133,3 +134,18 @@ def test_the_public_judge_takes_steps():
     two += [{"arm": "base", "seed": 10, "value": 1.0, "data_set": "y", "step": 1}]
     with pytest.raises(transformer_jax.errors.InvalidInput, match="judge one set at a time"):
         transformer_jax.judge(two, **ASKED)
+
+
+def test_every_run_has_a_mark_in_the_plot_of_updates(tmp_path):
+    """Ten runs that solve it, ten that do not and one that diverged, each at its own height."""
+    solved = {str(seed): [1.0, False, 200, 5_000] for seed in range(10)}
+    not_solved = {str(seed): [0.6, False, None, 5_000] for seed in range(10)}
+    outcomes = {"base": solved, "arm": not_solved | {"10": [None, True, None, 300]}}
+    svg = figures.draw_updates(tmp_path, outcomes, 0.99, larger_is_better=True).decode()
+    assert (tmp_path / "updates.svg").read_bytes() == svg.encode()
+    assert all(word in svg for word in (">base<", ">arm<", "until 0.99 is reached"))
+    marks = re.findall(r'x="([\d.]+)" y="([\d.]+)" style="fill-opacity: 0; stroke: (#\w+)"', svg)
+    reached = {(x, float(y)) for x, y, colour in marks[:-2] if colour == "#1f77b4"}
+    crosses = {(x, float(y)) for x, y, colour in marks[:-2] if colour == "#666666"}
+    assert (len(reached), len(crosses)) == (10, 11)  # the last two marks are the legend's
+    assert max(y for _, y in reached) < min(y for _, y in crosses)  # rows do not overlap

@@ -122,8 +122,8 @@ def draw_updates(
     for row, found in enumerate(runs.values()):
         for solved, mark, colour in ((True, "o", "C0"), (False, "x", "0.4")):
             updates = np.minimum(found.updates[found.solved == solved], edge)
-            # Runs that end at the same update lie side by side.
-            heights = len(runs) - 1 - row + 0.5 * (np.arange(len(updates)) / 10 - 0.25)
+            # Runs that end at the same update lie above each other, within the arm's row.
+            heights = len(runs) - 1 - row + 0.2 * np.linspace(-1, 1, len(updates))
             style: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": 4}
             label = None if row else ("reaches it" if solved else "does not")
             axes.plot(updates, heights, mark, label=label, **style)
