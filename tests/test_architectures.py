@@ -16,7 +16,7 @@ from transformer_jax.models import MODELS, Decoder, Encoder, EncoderDecoder, Vis
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.vision import patches_of, variant_fields
 from transformer_jax.positions import Sizes, sinusoidal_positions
-from transformer_jax.training.objectives import sums_of, total
+from transformer_jax.training.objectives import cross_entropy, sums_of, total
 from transformer_jax.variants.sinusoidal_2d import Sinusoidal2DPositions
 
 VOCAB, LENGTH = 11, 6
@@ -166,7 +166,7 @@ def test_every_parameter_gets_a_finite_gradient(case):
     def loss(params):
         logits = case.model.apply({"params": params}, **case.inputs)
         targets = jnp.arange(logits[..., 0].size).reshape(logits.shape[:-1]) % logits.shape[-1]
-        return total(sums_of(logits, targets, jnp.ones(targets.shape))).loss
+        return total(sums_of(cross_entropy, logits, targets, jnp.ones(targets.shape))).loss
 
     for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(case.params)):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

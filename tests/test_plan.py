@@ -12,7 +12,7 @@ from tests.conftest import ROOT, TINY, a_few_of, attempt, command, refused, tiny
 from transformer_jax.config_files import load_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.planning.devices import DEVICES, Device, find_device
-from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers
+from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers, traffic_of
 from transformer_jax.planning.plan import bytes_accessed, lowered_for, make_plan, stand_in
 from transformer_jax.training import memory
 from transformer_jax.training.loop import train
@@ -40,6 +40,7 @@ def test_traffic_without_loops_is_what_xla_counts(tiny_step):
     counted = compiled.cost_analysis()
     found = bytes_accessed(compiled, counted["flops"], config)
     assert found == pytest.approx(counted["bytes accessed"], rel=1e-6)
+    assert traffic_of(compiled.as_text()) == pytest.approx(found, rel=0.01)
 
 
 @pytest.mark.thorough
@@ -51,6 +52,18 @@ def test_blocks_in_a_loop_move_about_what_blocks_one_by_one_do():
     )
     assert looped.step_flops == apart.step_flops
     assert 0.5 < looped.traffic / apart.traffic < 2  # of loops it is an estimate
+
+
+def test_a_loop_moves_its_body_as_often_as_it_runs():
+    def scaled(matrix, rows):
+        step = lambda carry, row: (carry + matrix * row, (carry * row).sum())  # noqa: E731
+        return jax.lax.scan(step, matrix, rows)
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 64), (50, 64))]
+    text = jax.jit(scaled).lower(*shapes).compile().as_text()
+    matrix = 4 * 64 * 64
+    assert 50 * 3 * matrix < traffic_of(text) < 50 * 8 * matrix  # and not all rows every time
+    assert sum(kernels(text).values()) > 100
 
 
 def test_a_plan_says_what_is_held_and_who_makes_the_largest_arrays(tiny_step):

@@ -1,5 +1,6 @@
 """Loss, metrics, optimizer and the update itself."""
 
+import dataclasses
 import functools
 import math
 
@@ -11,14 +12,18 @@ import pytest
 
 from experiments.templates.objective import Mine as ZLoss
 from tests.conftest import a_few_of, random_params, tiny_config
+from transformer_jax import Decoder
 from transformer_jax.errors import InvalidInput
+from transformer_jax.jaxprs import operations_of, subprograms
 from transformer_jax.metrics import METRICS
 from transformer_jax.training.build import make_model, make_task
 from transformer_jax.training.compatibility import refuse_unknown_prefixes
 from transformer_jax.training.evaluation import make_score
+from transformer_jax.training.loss_in_chunks import sums_in_chunks
 from transformer_jax.training.objectives import (
+    LARGE_VOCABULARY,
     CrossEntropy,
-    InChunks,
+    chunk_length,
     cross_entropy,
     sums_of,
     total,
@@ -37,10 +42,10 @@ def setup(**overrides):
     return config, model, optimizer, draw_state(model, optimizer, config.seed)
 
 
-def random_batch(seed, *leading, weights=None):
+def random_batch(seed, *leading, weights=None, length=8):
     rng = np.random.default_rng(seed)
-    tokens = rng.integers(0, VOCAB, (*leading, 8, 9))
-    weights = np.ones((*leading, 8, 8), np.float32) if weights is None else weights
+    tokens = rng.integers(0, VOCAB, (*leading, 8, length + 1))
+    weights = np.ones((*leading, 8, length), np.float32) if weights is None else weights
     return {
         "inputs": {"tokens": tokens[..., :-1].astype(np.int32)},
         "targets": tokens[..., 1:].astype(np.int32),
@@ -75,42 +80,43 @@ def run_six():
 
 def test_cross_entropy_of_known_logits():
     logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
-    loss = cross_entropy(logits, jnp.array([1]), jnp.ones(1))
+    loss = cross_entropy(logits, jnp.array([1]))
     np.testing.assert_allclose(loss, [math.log(4)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("label", [-1, -100, 3])
 def test_c53_a_label_outside_the_vocabulary_is_not_somebody_elses_loss(label):
-    loss = cross_entropy(jnp.zeros((1, 3)), jnp.array([label]), jnp.ones(1))
+    loss = cross_entropy(jnp.zeros((1, 3)), jnp.array([label]))
     assert jnp.isnan(loss).all()
 
 
 def test_weight_zero_hides_anything():
     def loss(logits):
-        return cross_entropy(logits, jnp.array([0, -100]), jnp.array([1.0, 0.0])).sum()
+        return total(sums_of(cross_entropy, logits, targets, weights)).loss
 
-    logits = jnp.array([[1.0, 2.0], [jnp.nan, 0.0]])
+    targets, weights = jnp.array([[0, -100]]), jnp.array([[1.0, 0.0]])
+    logits = jnp.array([[[1.0, 2.0], [jnp.nan, 0.0]]])
     value, gradient = jax.value_and_grad(loss)(logits)
     assert value == pytest.approx(math.log(1 + math.e))
-    assert (gradient[1] == 0).all()
+    assert (gradient[0, 1] == 0).all()
 
 
 def test_c42_bfloat16_logits_are_scored_in_float32():
     logits = jax.random.normal(jax.random.key(0), (4, 100, 50)).astype(jnp.bfloat16)
     targets, weights = jnp.zeros((4, 100), int), jnp.ones((4, 100))
-    sums = total(sums_of(logits, targets, weights))
-    exact = total(sums_of(logits.astype(jnp.float32), targets, weights))
+    sums = total(sums_of(cross_entropy, logits, targets, weights))
+    exact = total(sums_of(cross_entropy, logits.astype(jnp.float32), targets, weights))
     assert sums.loss.dtype == jnp.float32
     np.testing.assert_allclose(sums.loss, exact.loss, rtol=1e-6)
 
 
 def test_losses_agree_under_jit_vmap_and_grad():
     logits = jax.random.normal(jax.random.key(0), (3, 4, 5))
-    targets, weights = jnp.arange(12).reshape(3, 4) % 5, jnp.ones((3, 4))
-    eager = cross_entropy(logits, targets, weights)
+    targets = jnp.arange(12).reshape(3, 4) % 5
+    eager = cross_entropy(logits, targets)
     for transformed in (jax.jit(cross_entropy), jax.vmap(cross_entropy)):
-        np.testing.assert_allclose(transformed(logits, targets, weights), eager, atol=1e-6)
-    gradient = jax.grad(lambda x: cross_entropy(x, targets, weights).sum())(logits)
+        np.testing.assert_allclose(transformed(logits, targets), eager, atol=1e-6)
+    gradient = jax.grad(lambda x: cross_entropy(x, targets).sum())(logits)
     expected = jax.nn.softmax(logits) - jax.nn.one_hot(targets, 5)
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
@@ -204,57 +210,120 @@ def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy(plain):
     assert other.gradient_norm != record.gradient_norm
 
 
-@pytest.mark.parametrize("objective", [CrossEntropy(0.2), ZLoss(0.5)])
+@dataclasses.dataclass(frozen=True)
+class Capped:
+    """Cross-entropy of logits that a soft cap bends."""
+
+    def losses(self, logits, targets):
+        return cross_entropy(3 * jnp.tanh(logits / 3), targets)
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy(0.2), ZLoss(0.5), Capped()])
 def test_a_loss_in_chunks_is_the_loss(objective):
     _, model, _, state = setup(model__dropout_rate=0.3)
-    weights = np.random.default_rng(5).integers(0, 2, (8, 8)).astype(np.float32)
-    batch = random_batch(0, weights=weights)
+    weights = np.random.default_rng(5).uniform(0, 2, (8, 8)) * (np.arange(8) % 3 > 0)
+    batch = random_batch(0, weights=weights.astype(np.float32))
     sgd = optax.sgd(1.0)
     state = state._replace(opt_state=sgd.init(state.params))
     whole, parted = (
-        jax.jit(make_train_step(model, sgd, 0, objective=each))(state, batch)
-        for each in (objective, InChunks(objective, 3))  # which does not divide the 8 of a text
+        jax.jit(make_train_step(model, sgd, 0, objective=objective, chunk=chunk))(state, batch)
+        for chunk in (None, 3)  # which does not divide the 8 of a text
     )
     assert float(parted[1].loss) == pytest.approx(float(whole[1].loss), rel=1e-6)
     leaves_close(parted[0], whole[0], rtol=1e-5, atol=1e-7)
 
 
-def test_a_loss_in_chunks_makes_no_array_of_all_logits():
-    _, model, optimizer, state = setup()
-    batch = random_batch(0)
+def test_everything_that_a_loss_in_chunks_depends_on_has_its_derivative():
+    draw = np.random.default_rng(3).normal
+    hidden, kernel = (draw(size=size).astype(np.float32) for size in ((3, 10, 4), (4, 7)))
+    targets = np.arange(30).reshape(3, 10) % 7
+    weights = np.abs(draw(size=(3, 10))).astype(np.float32)
+
+    def loss_of(in_chunks, hidden, kernel, weights):
+        project = lambda part: jnp.sin(part) @ kernel
+        if in_chunks:
+            score = functools.partial(sums_of, CrossEntropy(0.1).losses)
+            return 3 * sums_in_chunks(score, project, hidden, targets, weights, 4)[0]
+        return 3 * (weights * cross_entropy(project(hidden), targets, 0.1)).sum()
+
+    ours, expected = (
+        jax.value_and_grad(functools.partial(loss_of, in_chunks), (0, 1, 2))
+        for in_chunks in (True, False)
+    )
+    given = hidden, kernel, weights
+    leaves_close(jax.jit(ours)(*given), expected(*given), rtol=2e-5, atol=1e-6)
+    members = jax.tree.map(lambda leaf: np.stack([leaf, 2 * leaf]), given)
+    leaves_close(jax.vmap(ours)(*members), jax.vmap(expected)(*members), rtol=2e-5, atol=1e-5)
+
+
+def test_a_large_vocabulary_is_never_a_whole_array_of_logits_nor_scattered():
+    assert chunk_length(1024, LARGE_VOCABULARY, None) == 128
+    assert chunk_length(1001, LARGE_VOCABULARY, None) == 125
+    assert chunk_length(1024, LARGE_VOCABULARY - 1, None) == 1024
+    assert chunk_length(4, LARGE_VOCABULARY, None) == 1
+    assert chunk_length(10, 5, 64) == 10
+    options = {"max_length": 16, "width": 4, "depth": 1, "num_heads": 1}
+    model = Decoder.of(vocab_size=LARGE_VOCABULARY, **options)
+    sgd, batch = optax.sgd(1.0), random_batch(0, length=16)
+    state = jax.eval_shape(lambda: draw_state(model, sgd, 0))
     texts = [
-        jax.jit(make_train_step(model, optimizer, 0, objective=each)).lower(state, batch).as_text()
-        for each in (CrossEntropy(), InChunks(CrossEntropy(), 2))
+        jax.jit(make_train_step(model, sgd, 0, chunk=chunk)).lower(state, batch).as_text()
+        for chunk in (None, 16)
     ]
-    assert [f"8x8x{VOCAB}x" in text for text in texts] == [True, False]
-    score = make_score(model, 2)
-    assert f"8x8x{VOCAB}x" not in score.lower(state.params, batch).as_text()
-    ours, expected = score(state.params, batch), make_score(model)(state.params, batch)
+    assert [f"8x16x{LARGE_VOCABULARY}x" in text for text in texts] == [False, True]
+    assert [f"8x2x{LARGE_VOCABULARY}x" in text for text in texts] == [True, False]
+    scatters = [text.count('"stablehlo.scatter"') for text in texts]
+    assert scatters == [2, 2]  # the derivatives of looking up tokens and positions
+    score = make_score(model)
+    assert f"8x16x{LARGE_VOCABULARY}x" not in score.lower(state.params, batch).as_text()
+
+
+def test_a_loss_in_chunks_is_that_of_an_evaluation():
+    _, model, _, state = setup()
+    batch = random_batch(0)
+    ours, expected = (make_score(model, chunk)(state.params, batch) for chunk in (2, None))
     leaves_close(ours, expected, rtol=1e-6)
 
 
-def test_a_label_of_a_whole_is_no_text():
-    logits = jnp.arange(6.0).reshape(2, 3)
-    given = (logits, lambda hidden: hidden, jnp.array([0, 2]), jnp.ones(2), None)
-    leaves_equal(InChunks(CrossEntropy(), 1).sums(*given), CrossEntropy().sums(*given))
+def test_products_of_the_logits_gradient_are_in_the_dtype_of_the_model():
+    def dots(dtype):
+        model = Decoder.of(vocab_size=11, max_length=8, width=4, depth=0, num_heads=1, dtype=dtype)
+        sgd = optax.sgd(1.0)
+        state = jax.eval_shape(lambda: draw_state(model, sgd, 0))
+        step = jax.make_jaxpr(make_train_step(model, sgd, 0))(state, random_batch(0))
+        return {v.aval.dtype.name for e in equations(step, "dot_general") for v in e.invars}
+
+    def equations(program, name):
+        for equation in operations_of(program).eqns:
+            if equation.primitive.name == name:
+                yield equation
+            for inner in subprograms(equation):
+                yield from equations(inner, name)
+
+    assert dots(jnp.bfloat16) == {"bfloat16"}
+    assert dots(jnp.float32) == {"float32"}
 
 
-class Largest(CrossEntropy):
+class Largest:
     """An objective of the user's that looks at a whole text."""
 
     def sums(self, hidden, project, targets, weights, key):
-        sums = super().sums(hidden, project, targets, weights, key)
-        losses = cross_entropy(project(hidden), targets, weights)
-        return sums._replace(loss=losses.max(-1))
+        logits = project(hidden)
+        sums = sums_of(cross_entropy, logits, targets, weights)
+        return sums._replace(loss=cross_entropy(logits, targets).max(-1))
 
 
-def test_an_objective_that_is_no_sum_of_its_chunks_is_refused():
-    own = {"objective__name": f"{Largest.__module__}:Largest"}
-    prepare(tiny_config(**own))
+def test_an_objective_of_whole_texts_takes_the_plain_path(plain):
+    model, optimizer, state, step = plain
+    own = make_train_step(model, optimizer, 0, objective=Largest())
+    (_, record), (_, other) = (each(state, random_batch(0)) for each in (step, jax.jit(own)))
+    assert 8 * other.loss > record.loss  # each is divided by the number of targets
+    options = {"objective__name": f"{Largest.__module__}:Largest"}
+    prepare(tiny_config(**options))
     with pytest.raises(
         InvalidInput, match=r"training.loss_chunk=8: objective.name=.* cannot be computed in chunks"
     ):
-        prepare(tiny_config(**own, training__loss_chunk=8))
+        prepare(tiny_config(**options, training__loss_chunk=8))
 
 
 def test_c60_dropout_differs_by_step_and_by_part(run_six):
@@ -272,7 +341,7 @@ def test_c60_dropout_differs_by_step_and_by_part(run_six):
     tokens = halves["inputs"]["tokens"][:4]
     apply = jax.jit(functools.partial(model.apply, train=True))
     one_mask = apply({"params": state.params}, tokens, rngs=keys)
-    doubled = total(sums_of(one_mask, halves["targets"][:4], halves["weights"][:4]))
+    doubled = total(sums_of(cross_entropy, one_mask, halves["targets"][:4], halves["weights"][:4]))
     _, record = parts(state, halves)
     assert abs(float(record.loss - doubled.loss / doubled.weight)) > 1e-6
 

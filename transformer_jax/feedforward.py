@@ -1,5 +1,6 @@
 """Feed-forward layers, applied to each position separately."""
 
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -9,6 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.linear import Initializer, Linear
+from transformer_jax.shapes import widen
 from transformer_jax.sites import site
 
 
@@ -17,7 +19,9 @@ def gelu(inputs: Array) -> Array:
 
     Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
     """
-    return jax.nn.gelu(inputs, approximate=False)
+    # As in PyTorch; jax.nn.gelu uses erfc, which takes twice as long on a CPU.
+    wide = widen(inputs)
+    return (wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))).astype(inputs.dtype)
 
 
 def gelu_tanh(inputs: Array) -> Array:
@@ -38,6 +42,15 @@ def relu_squared(inputs: Array) -> Array:
 def silu(inputs: Array) -> Array:
     """Returns x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv:1710.05941)."""
     return jax.nn.silu(inputs)
+
+
+def recomputed(function: Callable[..., Array], *inputs: Array) -> Array:
+    """Returns function(*inputs), which the backward pass computes again if the dtype is narrow.
+
+    In bfloat16, on accelerators, reading the inputs takes less time than storing derivatives.
+    """
+    is_narrow = inputs[0].dtype.itemsize < 4
+    return jax.checkpoint(function)(*inputs) if is_narrow else function(*inputs)
 
 
 ACTIVATIONS = {
@@ -78,7 +91,7 @@ class FeedForward(nn.Module):
         hidden = Linear(mlp_dim, self.use_bias, self.kernel_init, self.dtype, name="up")(inputs)
         out_init = self.out_init or self.kernel_init
         down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
-        return down(site(self, "hidden", self.activation(hidden)))
+        return down(site(self, "hidden", recomputed(self.activation, hidden)))
 
 
 class GatedFeedForward(nn.Module):
@@ -114,7 +127,8 @@ class GatedFeedForward(nn.Module):
         ]
         out_init = self.out_init or self.kernel_init
         down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
-        return down(site(self, "hidden", self.activation(read[0]) * read[1]))
+        hidden = recomputed(lambda gate, up: self.activation(gate) * up, *read)
+        return down(site(self, "hidden", hidden))
 
 
 def no_feed_forward(**_: object) -> None:

@@ -1,8 +1,10 @@
 """Maps with a weight matrix: the affine map, and the lookup of token embeddings in a table."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
@@ -29,15 +31,34 @@ def linear(
       inputs: [..., D].
       kernel: [D, F].
       bias: [F].
-      out_dtype: Dtype of sums and result; that of the inputs if None.
+      out_dtype: Dtype of sums and result, at least as wide as the inputs'; theirs if None.
     Returns:
       [..., F].
     """
     flat = inputs if cuts_sequence() else inputs.reshape(-1, inputs.shape[-1])
-    flat = jnp.matmul(flat, kernel, preferred_element_type=out_dtype)
+    is_wider = out_dtype is not None and out_dtype != flat.dtype
+    flat = _wide_product(flat, kernel, out_dtype) if is_wider else jnp.matmul(flat, kernel)
     if bias is not None:
         flat = flat + bias
     return flat.reshape(*inputs.shape[:-1], kernel.shape[-1])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _wide_product(inputs: Array, kernel: Array, out_dtype: DTypeLike) -> Array:
+    """Returns a product with sums in `out_dtype`; its gradient's products are in the inputs' dtype.
+
+    The derivative of jnp.matmul would multiply in `out_dtype`, at half the speed or less.
+    """
+    return jnp.matmul(inputs, kernel, preferred_element_type=out_dtype)
+
+
+def _pull_back(_: DTypeLike, factors: tuple[Array, Array], cotangent: Array) -> tuple:
+    inputs, kernel = factors
+    narrow, leading = cotangent.astype(inputs.dtype), tuple(range(inputs.ndim - 1))
+    return narrow @ kernel.T, jnp.tensordot(inputs, narrow, (leading, leading))
+
+
+_wide_product.defvjp(lambda a, b, dtype: (_wide_product(a, b, dtype), (a, b)), _pull_back)
 
 
 def logits_layer(

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.options import Positive
+from transformer_jax.shapes import widen
 
 
 def layer_norm(
@@ -45,11 +46,6 @@ def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -
     wide = widen(inputs)
     mean_square = jnp.square(wide).mean(-1, keepdims=True)
     return affine(wide * jax.lax.rsqrt(mean_square + epsilon), scale, None, inputs.dtype)
-
-
-def widen(inputs: Array) -> Array:
-    """Returns the inputs as float32, or unchanged if their dtype is wider."""
-    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
 
 
 def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:

@@ -1,4 +1,4 @@
-"""Legend of dimension letters, LETTERS, and a shape checker that names the offending argument.
+"""Legend of dimension letters, LETTERS, a checker of shapes, and small helpers for arrays.
 
 The names of activations, and of local arrays in an einsum or a mask, end in the letters of their
 last axes (`query_HLK`); other leading axes, such as the batch, are written `...`.
@@ -90,3 +90,8 @@ def in_blocks(array: Array, size: int, axis: int) -> Array:
     first = array.ndim + axis
     shape = (*array.shape[:first], blocks, size, *array.shape[first + 1 :])
     return jnp.pad(array, padding).reshape(shape)
+
+
+def widen(inputs: Array) -> Array:
+    """Returns the inputs as float32, or unchanged if their dtype is wider."""
+    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from transformer_jax.options import NonNegative
-from transformer_jax.training.objectives import by_example, sums_of
+from transformer_jax.training.objectives import cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,7 @@ class Mine:
 
     coefficient: NonNegative = 1e-4
 
-    def sums(self, hidden, project, targets, weights, key):
-        """Returns sums for each example; `project` maps any part of `hidden` to logits."""
-        logits = project(hidden)
-        sums = sums_of(logits, targets, weights)
-        fines = weights * jax.nn.logsumexp(logits, axis=-1) ** 2
-        return sums._replace(loss=sums.loss + self.coefficient * by_example(fines))
+    def losses(self, logits, targets):
+        """Returns the loss of each target from its row of logits: [..., V] and [...] -> [...]."""
+        fines = jax.nn.logsumexp(logits, axis=-1) ** 2
+        return cross_entropy(logits, targets) + self.coefficient * fines

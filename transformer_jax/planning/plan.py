@@ -18,7 +18,7 @@ from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.own import names_own
 from transformer_jax.planning.devices import Device
-from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers
+from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers, traffic_of
 from transformer_jax.runs.provenance import versions_of
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
@@ -57,12 +57,14 @@ class Plan:
     counted: str
     model_flops: float  # FLOPs of three forward passes' products, the basis of MFU
     step_flops: float  # FLOPs of products on all devices, including recomputed ones
-    traffic: float | None  # bytes; see bytes_accessed. None if the compiler failed or counts none
+    # Bytes to and from memory, by the compiler's count (see bytes_accessed) or, if it counts none,
+    # by that of hlo.traffic_of. None if the compiler failed.
+    traffic: float | None
     seconds: dict[str, float]  # at the device's full rates: for products, and for traffic if known
     estimate: float | None  # seconds of a step, or None if the traffic is not known
     mfu: float | None  # according to `estimate`; None if that is None
     largest: tuple[Buffer, ...]
-    kernels: dict[str, int]  # number by kind; a loop's body counts once
+    kernels: dict[str, int]  # number by kind; see hlo.kernels
     compile_seconds: float  # on this machine
     made_with: dict[str, str]  # versions of the compiler's packages
     attention: tuple[str, ...]  # implementations of fused attention
@@ -106,7 +108,8 @@ def make_plan(
     flops_here = step_flops / math.prod(mesh.values())
     if compiled is not None:
         needed, text = peak_bytes(compiled, target.platform), compiled.as_text()
-        laid_out, traffic = laid_out_bytes(compiled), bytes_accessed(compiled, flops_here, config)
+        laid_out = laid_out_bytes(compiled)
+        traffic = bytes_accessed(compiled, flops_here, config) or traffic_of(text)
     held = {
         "parameters": nbytes(prepared.template.params),
         "optimizer": nbytes(prepared.template.opt_state),

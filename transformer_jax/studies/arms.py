@@ -146,8 +146,8 @@ def _look(model: Any) -> Callable:
 
     def look(params: Any, batch: Any, changed: list) -> tuple:
         def mean_loss(params: Any) -> jax.Array:
-            sums, _ = score_batch(model, params, batch)
-            return safe_mean(sums.loss.sum(), sums.weight.sum())
+            loss, sums, _ = score_batch(model, params, batch)
+            return safe_mean(loss, sums.weight.sum())
 
         def forward(inputs: dict) -> tuple[jax.Array, jax.Array]:
             logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])

@@ -20,7 +20,7 @@ from transformer_jax.models.stack import OPTIONS, Transformer
 from transformer_jax.own import chosen, faults_of, names_own
 from transformer_jax.placement import RULES
 from transformer_jax.resolve import letters_of, of_type, variant_options
-from transformer_jax.training.objectives import OBJECTIVES, in_chunks
+from transformer_jax.training.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from transformer_jax.sharding import Sharding
@@ -190,7 +190,7 @@ def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     """Returns the training objective of a config."""
     name = config.objective.name
     make = chosen(OBJECTIVES, name, "objective.name", allow)
-    return in_chunks(make(**options_of(config, "objective.name")), config.training.loss_chunk)
+    return make(**options_of(config, "objective.name"))
 
 
 def count_parameters(model: Any) -> int:

@@ -1,6 +1,5 @@
 """Checks, made before training, that the parts of a config fit together."""
 
-import dataclasses
 import functools
 import zlib
 from typing import Any
@@ -18,7 +17,6 @@ from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.paths import begins, by_path
 from transformer_jax.resolve import own_choices_of
-from transformer_jax.training.objectives import InChunks
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
@@ -157,22 +155,12 @@ def _refuse_shown_answers(prepared: Any) -> None:
 
 
 def _refuse_inseparable_objective(prepared: Any) -> None:
-    """Raises InvalidInput if a user-defined objective differs from its sum over chunks."""
-    objective, name = prepared.objective, prepared.config.objective.name
-    if not isinstance(objective, InChunks) or not is_user_defined(name):
-        return
-    draws = np.random.default_rng(0)
-    hidden = draws.normal(size=(2, 5, 8)).astype(np.float32)
-    weights = np.array([[1, 0, 1, 1, 0.5], [0, 0, 1, 0, 2]], np.float32)
-    targets = draws.integers(0, 8, (2, 5))
-    arguments = (hidden, lambda part: part + 0.3, targets, weights, jax.random.key(0))
-    with faults_of(f"objective.name={name}"):
-        whole = objective.objective.sums(*arguments)
-        parted = dataclasses.replace(objective, places=2).sums(*arguments)
-    if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
+    """Raises InvalidInput if the logits of an objective cannot be computed in chunks."""
+    chunk, name = prepared.config.training.loss_chunk, prepared.config.objective.name
+    if chunk is not None and not hasattr(prepared.objective, "losses"):
         raise InvalidInput(
-            f"training.loss_chunk={objective.places}: objective.name={name} cannot be computed in "
-            "chunks: the sums differ, e.g. because of random numbers; set training.loss_chunk=None"
+            f"training.loss_chunk={chunk}: objective.name={name} cannot be computed in chunks, "
+            "since it has no method losses; set training.loss_chunk=None"
         )
 
 

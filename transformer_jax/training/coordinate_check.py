@@ -73,9 +73,8 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
     model, optimizer = make_model(config, task.sizes, own), make_optimizer(config, own)
     objective, order = make_objective(config, own), seed_of(config, "order")
     state = jax.jit(lambda: draw_state(model, optimizer, seed_of(config, "initial")))()
-    take_step = jax.jit(
-        make_train_step(model, optimizer, seed_of(config, "dropout"), objective=objective)
-    )
+    options = {"objective": objective, "chunk": config.training.loss_chunk}
+    take_step = jax.jit(make_train_step(model, optimizer, seed_of(config, "dropout"), **options))
     inputs = task.batch(order, 0)["inputs"]
 
     def is_looked_at(module: Any, method: str) -> bool:

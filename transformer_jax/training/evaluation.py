@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.placement import cut_examples, keep_everywhere, put, sharded
-from transformer_jax.training.objectives import CrossEntropy, Sums, in_chunks, score_batch
+from transformer_jax.training.objectives import Sums, score_batch
 
 if TYPE_CHECKING:
     from transformer_jax.sharding import Sharding
@@ -34,18 +34,16 @@ class Evaluation(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def make_score(
-    model: nn.Module, places: int | None = None, sharding: "Sharding | None" = None
+    model: nn.Module, chunk: int | None = None, sharding: "Sharding | None" = None
 ) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the Sums of each example.
 
-    Equal models, e.g. in the runs of a study, share the function. `places` is training.loss_chunk:
-    the number of positions whose logits are computed together, or None for all.
+    Equal models, e.g. in the runs of a study, share the function. `chunk` is training.loss_chunk.
     """
-    objective = in_chunks(CrossEntropy(), places)
 
     def score(params: Any, batch: Batch) -> Sums:
         with sharded(sharding):
-            sums = score_batch(model, params, cut_examples(batch, 0), objective)[0]
+            sums = score_batch(model, params, cut_examples(batch, 0), chunk=chunk)[1]
             return keep_everywhere(sums)
 
     program = jax.jit(score)

@@ -1,6 +1,9 @@
 """Training objectives: the entries of `objective.name`.
 
-An objective is any object with a method `sums` like that of CrossEntropy.
+An objective is any object with a method `losses` like that of CrossEntropy. One whose loss is not a
+weighted sum over targets has a method `sums(hidden, project, targets, weights, key)` instead, which
+returns Sums: `project` maps any part of `hidden` [B, ..., D] to logits [..., V], and `key` is for
+objectives that draw random numbers.
 """
 
 import dataclasses
@@ -15,37 +18,33 @@ from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.options import Share
-from transformer_jax.placement import by_device
-from transformer_jax.shapes import in_blocks
+from transformer_jax.shapes import widen
+
+RowLosses = Callable[[Array, Array], Array]
+LARGE_VOCABULARY = 4096  # entries from which logits are computed in chunks; see chunk_length
 
 
-def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Array:
-    """Returns -weight * log softmax(logits)[target] for each target.
+def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0) -> Array:
+    """Returns -log softmax(logits)[target] for each target.
 
     With smoothing e the target distribution has 1 - e on the target and e spread over all V classes
-    (Szegedy et al. 2016, arXiv:1512.00567, section 7).
-
-    A position of weight 0 gives exactly 0, with zero gradient, whatever its logits and target. A
-    target outside the vocabulary gives NaN, not the wrong finite loss that wrapping -1 would give.
+    (Szegedy et al. 2016, arXiv:1512.00567, section 7). A target outside the vocabulary gives NaN.
 
     Args:
       logits: [..., V] float; computed in float32 or wider.
       targets: [...] int.
-      weights: [...] float, 0 where nothing is scored.
       smoothing: The e above, in [0, 1).
     Returns:
       Losses [...] in nats.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    counts = weights > 0
-    logits = jnp.where(counts[..., None], logits, 0)
-    places = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
-    chosen = jnp.take_along_axis(logits, places, axis=-1, mode="fill", fill_value=jnp.nan)
-    of_targets = chosen[..., 0]
+    logits, classes = widen(logits), logits.shape[-1]
+    # A sum over a row with one entry, since the derivative of take_along_axis is a scatter.
+    is_target = targets[..., None] == jnp.arange(classes)
+    of_targets = jnp.where(is_target, logits, 0).sum(-1)
+    of_targets = jnp.where((targets >= 0) & (targets < classes), of_targets, jnp.nan)
     if smoothing:
         of_targets = (1 - smoothing) * of_targets + smoothing * logits.mean(-1)
-    losses = jax.nn.logsumexp(logits, axis=-1) - of_targets
-    return jnp.where(counts, weights * losses, 0)
+    return jax.nn.logsumexp(logits, axis=-1) - of_targets
 
 
 class Sums(NamedTuple):
@@ -56,14 +55,23 @@ class Sums(NamedTuple):
     weight: Array  # weight of all targets
 
 
-def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Sums:
+def sums_of(losses: RowLosses, logits: Array, targets: Array, weights: Array) -> Sums:
     """Returns the Sums of B examples as arrays [B], float32 or wider.
 
-    Args: As in cross_entropy, with a leading axis of B examples.
+    A target of weight 0 adds exactly 0, with zero gradient, whatever its logits and its number.
+
+    Args:
+      losses: Function from logits [B, ..., V], float32 or wider, and targets to losses [B, ...].
+      logits: [B, ..., V] float.
+      targets: [B, ...] int.
+      weights: [B, ...] float, 0 where nothing is scored.
     """
-    losses = cross_entropy(logits, targets, weights, smoothing)
+    counts = weights > 0
+    logits = jnp.where(counts[..., None], widen(logits), 0)
+    each = losses(logits, jnp.where(counts, targets, 0))
     correct = weights * (logits.argmax(-1) == targets)
-    return Sums(by_example(losses), by_example(correct), by_example(weights))
+    of_losses = by_example(jnp.where(counts, weights * each, 0))
+    return Sums(of_losses, by_example(correct), by_example(weights))
 
 
 def by_example(values: Array) -> Array:
@@ -92,82 +100,20 @@ class CrossEntropy:
 
     smoothing: Share = 0.0
 
-    def sums(
-        self,
-        hidden: Array,
-        project: Callable[[Array], Array],
-        targets: Array,
-        weights: Array,
-        key: Array,
-    ) -> Sums:
-        """Returns the loss, the weight of correct targets and the weight of each example.
-
-        Args:
-          hidden: Input of the model's output layer, [B, ..., D].
-          project: Function from any part of `hidden` to its logits, [..., D] -> [..., V].
-          targets: [B, ...] int.
-          weights: [B, ...] float, 0 where nothing is scored.
-          key: PRNG key for objectives that draw random numbers.
-        Returns:
-          Sums with arrays [B]; training minimises the loss per weight.
-        """
-        del key
-        return sums_of(project(hidden), targets, weights, self.smoothing)
+    def losses(self, logits: Array, targets: Array) -> Array:
+        """Returns the loss of each target in nats: [..., V] and [...] -> [...]."""
+        return cross_entropy(logits, targets, self.smoothing)
 
 
-@dataclasses.dataclass(frozen=True)
-class InChunks:
-    """An objective whose logits are computed chunk by chunk, in the forward and backward pass.
+def chunk_length(length: int, vocab_size: int, chosen: int | None) -> int:
+    """Returns the number of positions of a text whose logits exist at the same time.
 
-    The array of all logits, [B, L, V], is never made: a chunk's logits are recomputed for its
-    gradient. The sums equal those of the objective up to rounding.
-
-    Attributes:
-      objective: An objective whose sums over all positions are the totals of its sums over chunks.
-      places: Number of positions of a text in a chunk; examples with one target stay whole.
+    That is `chosen` if it is not None. Otherwise it is at most an eighth of the text if the
+    vocabulary has LARGE_VOCABULARY entries or more, and the whole text if it is smaller.
     """
-
-    objective: Any
-    places: int
-
-    def sums(
-        self,
-        hidden: Array,
-        project: Callable[[Array], Array],
-        targets: Array,
-        weights: Array,
-        key: Array | None,
-    ) -> Sums:
-        """Returns the sums of each example; see CrossEntropy.sums."""
-        length = targets.shape[1] if targets.ndim > 1 else 0
-        if length <= self.places:
-            return self.objective.sums(hidden, project, targets, weights, key)
-        keys = None if key is None else jax.random.split(key, -(-length // self.places))
-
-        def chunked(array: Array) -> Array:
-            """[B, L, ...] -> [chunks, B, places, ...]."""
-            return jnp.moveaxis(in_blocks(array, self.places, 1 - array.ndim), 1, 0)
-
-        def of_chunk(hidden: Array, targets: Array, weights: Array, key: Array | None) -> Sums:
-            return self.objective.sums(hidden, project, targets, weights, key)
-
-        again = jax.checkpoint(of_chunk, prevent_cse=False)
-
-        def add(sums: Sums, chunk: Any) -> tuple[Sums, None]:
-            return jax.tree.map(jnp.add, sums, again(*chunk)), None
-
-        def of_rows(*rows: Array) -> Sums:
-            chunks = (*map(chunked, rows), keys)
-            first = jax.tree.map(lambda array: array[0], chunks)
-            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_chunk, *first))
-            return jax.lax.scan(add, zeros, chunks)[0]
-
-        return by_device(of_rows, hidden, targets, weights)
-
-
-def in_chunks(objective: Any, places: int | None) -> Any:
-    """Returns the objective in chunks of `places` positions, or unchanged if `places` is None."""
-    return objective if places is None else InChunks(objective, places)
+    if chosen is None:
+        chosen = max(1, length // 8) if vocab_size >= LARGE_VOCABULARY else length
+    return min(chosen, length)
 
 
 OBJECTIVES = {"cross_entropy": CrossEntropy}
@@ -179,27 +125,56 @@ def score_batch(
     batch: Batch,
     objective: Any = CrossEntropy(),
     key: Array | None = None,
+    chunk: int | None = None,
     **options: Any,
-) -> tuple[Sums, Array]:
-    """Returns the Sums of each example in a batch, and the losses that the model's layers add.
+) -> tuple[Array, Sums, Array]:
+    """Returns a batch's total loss, the Sums of each example, and the losses that layers add.
 
     Args:
       model: A model that takes the batch's inputs and `return_hidden`, and has a method `project`,
         as Decoder does; or a model without `project`, which returns logits.
       params, batch: Its parameters, and a batch of a task.
       objective, key: A built-in or user-defined objective, and its PRNG key.
+      chunk: Number of positions whose logits are computed at a time; see chunk_length.
       **options: Further arguments of `model.apply`, such as train and rngs.
     Returns:
-      Sums with arrays [B], and the sum of the values sown under `losses`, [B], 0 in most models.
+      The sum of all weighted losses, which may be differentiated; Sums with arrays [B], which may
+      not; and the sum of the values sown under `losses`, [B], 0 in most models.
     """
     variables = {"params": params}
-    project: Callable[[Array], Any] = lambda hidden: hidden  # noqa: E731
+    project = None
     if hasattr(model, "project"):
         project = functools.partial(model.apply, variables, method="project")
         options["return_hidden"] = True
     hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=["losses"])
-    sums = objective.sums(hidden, project, batch["targets"], batch["weights"], key)
+    loss, sums = _scored(objective, project, hidden, batch, key, chunk)
     added = jnp.zeros_like(sums.loss)
     for leaf in jax.tree.leaves(sown):  # one from a scan has a leading axis of blocks
         added += leaf.sum(tuple(range(leaf.ndim - added.ndim)))
-    return sums, added
+    return loss, sums, added
+
+
+def _scored(
+    objective: Any,
+    project: Callable[[Array], Any] | None,
+    hidden: Array,
+    batch: Batch,
+    key: Array | None,
+    chunk: int | None,
+) -> tuple[Array, Sums]:
+    """Returns the total loss and the Sums of each example; without `project`, hidden is logits."""
+    targets, weights = batch["targets"], batch["weights"]
+    if not hasattr(objective, "losses"):
+        sums = objective.sums(hidden, project or (lambda logits: logits), targets, weights, key)
+        return sums.loss.sum(), sums
+    if project is not None and targets.ndim == 2:
+        vocab_size = jax.eval_shape(project, hidden).shape[-1]
+        places = chunk_length(targets.shape[1], vocab_size, chunk)
+        if places < targets.shape[1]:
+            from transformer_jax.training.loss_in_chunks import sums_in_chunks
+
+            score = functools.partial(sums_of, objective.losses)
+            return sums_in_chunks(score, project, hidden, targets, weights, places)
+    logits = hidden if project is None else project(hidden)
+    sums = sums_of(objective.losses, logits, targets, weights)
+    return sums.loss.sum(), sums

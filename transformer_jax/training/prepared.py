@@ -117,10 +117,9 @@ class Prepared:
         """
         traced = {key: number for key, number in numbers.items() if key != "seed"}
         optimizer = make_optimizer(self.config, self.allow, traced)
-        accumulation = self.config.training.accumulation
-        train_step = make_train_step(
-            self.model, optimizer, numbers["seed"], accumulation, self.objective
-        )
+        training = self.config.training
+        parts = training.accumulation, self.objective, training.loss_chunk
+        train_step = make_train_step(self.model, optimizer, numbers["seed"], *parts)
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
             return keep_placed(state), keep_everywhere(records)

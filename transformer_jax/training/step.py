@@ -1,5 +1,6 @@
 """One optimizer update as a pure function, and many of them in one compiled program."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ def draw_state(
 
 
 def make_mean_gradients(
-    model: nn.Module, objective: Any, accumulation: int
+    model: nn.Module, objective: Any, accumulation: int, chunk: int | None = None
 ) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
     """Returns a function from (parameters, batch, key) to gradients of the mean loss, and Sums.
 
@@ -52,11 +53,11 @@ def make_mean_gradients(
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
         own_key = jax.random.fold_in(key, 1)  # for random numbers of the objective
-        rngs = {"dropout": key}
-        sums, added = score_batch(model, params, part, objective, own_key, train=True, rngs=rngs)
+        options = {"chunk": chunk, "train": True, "rngs": {"dropout": key}}
+        loss, sums, added = score_batch(model, params, part, objective, own_key, **options)
         # Losses of layers are per example, so they are multiplied by the weight of its targets: in
         # the end everything is divided by the weight of all targets.
-        return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
+        return loss + (added * sums.weight).sum(), total(sums)
 
     differentiate = jax.grad(loss_sum, has_aux=True)
 
@@ -86,15 +87,16 @@ def make_train_step(
     seed: int | Array,
     accumulation: int = 1,
     objective: Any = CrossEntropy(),  # noqa: B008, it is frozen
+    chunk: int | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
     """Returns a pure function for one optimizer update: gradients, then the optimizer's step.
 
     The model takes the batch's inputs and `train`; the optimizer clips (see make_optimizer). `seed`
     is the seed of dropout, whose key at a step is fold_in(key, step). A batch is computed in
-    `accumulation` parts.
+    `accumulation` parts, and its logits for `chunk` positions at a time; see chunk_length.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
-    mean_gradients = make_mean_gradients(model, objective, accumulation)
+    mean_gradients = make_mean_gradients(model, objective, accumulation, chunk)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepRecord]:
         key = jax.random.fold_in(dropout_key, state.step)
@@ -103,12 +105,11 @@ def make_train_step(
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
-        def update() -> TrainState:
-            updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-            params = optax.apply_updates(state.params, updates)
-            return TrainState(state.step + 1, params, opt_state)
-
-        updated = jax.lax.cond(finite, update, lambda: state)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        updated = TrainState(state.step + 1, params, opt_state)
+        # lax.cond would copy the whole state on a GPU, and clipping would compute the norm again.
+        updated = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
         return updated, StepRecord(loss, norm, finite)
 
     return train_step

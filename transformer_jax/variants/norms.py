@@ -4,8 +4,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.norms import affine, rms_norm, widen
+from transformer_jax.norms import affine, rms_norm
 from transformer_jax.options import InitialSize, Positive
+from transformer_jax.shapes import widen
 
 
 class DynamicTanh(nn.Module):
