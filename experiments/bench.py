@@ -35,7 +35,7 @@ from transformer_jax.runs.provenance import machine_name
 Figures = dict[str, float]
 
 _WARM_UP = 10
-_MEMBERS = (1, 4, 16, 32)
+_MEMBERS = (1, 4, 16, 32, 64)
 _WRITTEN = 0.5  # share of the longest text that is generated
 _SIDE = 2048  # rows and columns of each multiplied matrix
 _READ = 64 << 20  # numbers of 4 bytes each

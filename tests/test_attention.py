@@ -115,6 +115,31 @@ def test_leading_axes_broadcast(rng):
         np.testing.assert_allclose(ours[i, j], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+def test_a_head_of_keys_serves_its_group_without_being_repeated(rng, queries):
+    drawn = [(2, 6, queries, 4), (2, 2, 7, 4), (2, 2, 7, 3), (6, queries, 7)]
+    query, key, value, bias = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in drawn)
+    mask = jnp.asarray(rng.random((2, 1, queries, 7)) > 0.3)
+
+    def attend(query, key, value):
+        return scaled_dot_product_attention(query, key, value, mask, bias)
+
+    def attend_repeated(query, key, value):
+        return attend(query, jnp.repeat(key, 3, axis=1), jnp.repeat(value, 3, axis=1))
+
+    ours, expected = (
+        jax.value_and_grad(lambda *a, f=f: jnp.sin(f(*a)).sum(), (0, 1, 2))(query, key, value)
+        for f in (attend, attend_repeated)
+    )
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    made = [jax.make_jaxpr(f)(query, key, value).eqns for f in (attend, attend_repeated)]
+    shapes = [{v.aval.shape for eqn in eqns for v in eqn.outvars} for eqns in made]
+    assert [bool({(2, 6, 7, 4), (2, 2, 3, 7, 4)} & each) for each in shapes] == [False, True]
+    with pytest.raises(ValueError, match="broadcast"):
+        attend(query, key[:, :1].repeat(4, 1), value)
+
+
 def test_agrees_under_jit_vmap_and_grad(rng):
     query, key, value = random_inputs(rng, 3)
     mask = jnp.asarray(rng.integers(0, 2, (4, 6)).astype(bool))

@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+import experiments
 from experiments.__main__ import commands
 from experiments.command import default_workdir, preset
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
@@ -488,3 +490,29 @@ def seeing_ahead(run):
 def test_texts_without_a_probability_are_refused(loaded, call, told):
     with pytest.raises(InvalidInput, match=told):
         call(loaded)
+
+
+@pytest.mark.parametrize(
+    ("processor", "jaxlib", "flags"),
+    [
+        ("vendor_id : GenuineIntel\nflags : fpu avx512f sse", "0.10.2", 3),
+        ("vendor_id : AuthenticAMD\nflags : fpu avx512f sse", "0.10.2", 1),
+        ("vendor_id : GenuineIntel\nflags : fpu avx2 sse", "0.10.2", 1),
+        ("", "0.10.2", 1),
+        ("vendor_id : GenuineIntel\nflags : fpu avx512f sse", "0.11.0", 0),  # may not know them
+    ],
+)
+def test_flags_are_for_a_processor_that_was_measured(processor, jaxlib, flags, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert len(experiments._flags(processor, jaxlib).split()) == flags
+
+
+@pytest.mark.parametrize("own", [{}, {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}])
+def test_a_command_keeps_flags_of_its_user(own):
+    show = "import os, experiments; print(os.environ.get('XLA_FLAGS', ''))"
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = kept | {"JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": ""} | own
+    line = [sys.executable, "-c", show, "-m", "experiments.train"]  # as python -m would begin
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    ours = experiments._flags(experiments._read("/proc/cpuinfo"), version("jaxlib"))
+    assert done.stdout.strip() == own.get("XLA_FLAGS", ours)

@@ -56,7 +56,7 @@ def test_blocks_in_a_loop_move_about_what_blocks_one_by_one_do():
 
 def test_a_loop_moves_its_body_as_often_as_it_runs():
     def scaled(matrix, rows):
-        step = lambda carry, row: (carry + matrix * row, (carry * row).sum())  # noqa: E731
+        step = lambda carry, row: (carry + matrix * row, (carry * row).sum())
         return jax.lax.scan(step, matrix, rows)
 
     shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 64), (50, 64))]

@@ -35,6 +35,7 @@ class ChunkedAttention(SoftmaxAttention):
 
     size: Count = 128
     hides_weights: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = False
 
     @nn.compact
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:

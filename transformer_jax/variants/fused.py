@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import AttentionCall, SoftmaxAttention, repeat_kv
+from transformer_jax.attention import AttentionCall, SoftmaxAttention
 from transformer_jax.masks import Mask, count_by_one
 from transformer_jax.placement import cuts_heads_apart, cuts_sequence, over_devices
 
@@ -50,7 +50,6 @@ class FusedAttention(SoftmaxAttention):
 
     interpret: bool = False
     hides_weights: ClassVar[bool] = True
-    takes_groups: ClassVar[bool] = True
 
     @nn.compact
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
@@ -58,8 +57,7 @@ class FusedAttention(SoftmaxAttention):
         softmax = SoftmaxAttention(self.soft_cap, parent=None)
 
         def plain(query: Array, key: Array, value: Array) -> Array:
-            heads = query.shape[-3]
-            return softmax(query, repeat_kv(key, heads), repeat_kv(value, heads), call)
+            return softmax(query, key, value, call)
 
         scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
         why_none = _why_none(query, key, call)

@@ -30,6 +30,7 @@ class LocalAttention(SoftmaxAttention):
     """
 
     hides_weights: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = False
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
         """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
