@@ -153,10 +153,12 @@ def _time(repeat: Callable[[int], None], count: int) -> float:
 
 def _training(name: str, arguments: Any) -> Figures:
     shape, steps = SHAPES[arguments.shape], arguments.steps
-    started = time.perf_counter()
-    trainer = TRAINERS[name](shape, arguments.dtype)
-    trainer.take(1)
-    first = time.perf_counter() - started
+    with tempfile.TemporaryDirectory() as folder:  # so that PyTorch, too, has nothing compiled
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        started = time.perf_counter()
+        trainer = TRAINERS[name](shape, arguments.dtype)
+        trainer.take(1)
+        first = time.perf_counter() - started
     trainer.take(max(_WARM_UP, steps // 10))
     update = _time(trainer.take, steps)
     trainer.score(_WARM_UP)

@@ -81,15 +81,13 @@ def our_decoder(shape: Shape, dtype: str) -> Any:
 def ours(shape: Shape, dtype: str) -> Trainer:
     """Returns a trainer for our `Decoder`, with ten steps in each call of a compiled program."""
     import jax
-    import jax.numpy as jnp
 
     from transformer_jax.training.evaluation import make_score
-    from transformer_jax.training.step import TrainState, make_run_steps, make_train_step
+    from transformer_jax.training.step import draw_state, make_run_steps, make_train_step
 
     model = our_decoder(shape, dtype)
     optimizer, tokens = _optax_adamw(), _tokens(shape)
-    params = model.init(jax.random.key(0), tokens[0, :1, :-1])["params"]
-    state = TrainState(jnp.int32(0), params, optimizer.init(params))
+    state = jax.jit(lambda: draw_state(model, optimizer, 0))()
     batches = {
         "inputs": {"tokens": tokens[..., :-1]},
         "targets": tokens[..., 1:],
@@ -152,8 +150,8 @@ def linen(shape: Shape, dtype: str) -> Trainer:
             return embed.attend(nn.LayerNorm(use_bias=False, dtype=compute)(hidden))
 
     model, optimizer, tokens = PlainDecoder(), _optax_adamw(), _tokens(shape)
-    params = model.init(jax.random.key(0), tokens[0, :1, :-1])["params"]
-    state = (params, optimizer.init(params))
+    params = jax.jit(model.init)(jax.random.key(0), tokens[0, :1, :-1])["params"]
+    state = (params, jax.jit(optimizer.init)(params))
 
     def loss(params, batch):
         logits = cast(jax.Array, model.apply({"params": params}, batch[:, :-1]))
