@@ -57,6 +57,10 @@ plans: $(VENV)-tpu/installed $(VENV)-cuda/installed  ## the records in experimen
 	  --config=configs/$$name.py --out=experiments/results/plans/$$name.json || exit; done
 	$(VENV)-cuda/bin/python -m experiments.plan --device=h100 --config=configs/gpt_1300m.py \
 	  --out=experiments/results/plans/gpt_1300m.json
+	for device in h100 h200; do $(VENV)-cuda/bin/python -m experiments.plan --device=$$device \
+	  --config=configs/gpt2_124m.py --config.model.remat=none --config.model.scan_layers=False \
+	  --config.model.use_bias=False --config.model.activation=gelu --config.training.batch_size=16 \
+	  --config.training.accumulation=1 --out=experiments/results/plans/gpt2_124m_$$device.json || exit; done
 	$(call plan_of,tpu,gpt_1300m,v5e:4x4,64,fsdp=16)
 	$(call plan_of,tpu,llama_7b,v5p:4x4x4,64,fsdp=16 --config.mesh.tensor=4)
 	$(call plan_of,tpu,llama_7b,v5e:8x16,128,fsdp=128)

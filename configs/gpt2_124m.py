@@ -35,7 +35,6 @@ def get_config():
     training.steps = 600_000
     training.batch_size = 480
     training.accumulation = 15
-    training.loss_chunk = 128
     config.optimizer.learning_rate = 6e-4
     config.optimizer.b2 = 0.95
     config.schedule.warmup_steps = 2000

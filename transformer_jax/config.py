@@ -220,7 +220,8 @@ class Training:
       accumulation: Number of parts in which a batch is computed, to save memory; a divisor of
         batch_size. The gradient is that of the whole batch; each part draws its own dropout.
       loss_chunk: Number of positions of a text whose logits are computed at a time. None means an
-        eighth of the text if the vocabulary has 4,096 entries or more, and else the whole text.
+        eighth of the text if the vocabulary has at least 4,096 entries and the logits of the batch
+        (or of a part of it, see accumulation) take at least 256 MiB, and else the whole text.
       frozen: Parameters that are not trained, e.g. token_embedding or block_0/attention.
       weight_ema: Decay per update of an exponential moving average of the weights, or None for no
         average. The average replaces the weights in evaluation, sampling and loading.
