@@ -307,7 +307,7 @@ def test_products_of_the_logits_gradient_are_in_the_dtype_of_the_model():
     assert dots(jnp.float32) == {"float32"}
 
 
-class Largest:
+class Largest(CrossEntropy):
     """An objective of the user's that looks at a whole text."""
 
     def sums(self, hidden, project, targets, weights, key):
@@ -327,6 +327,26 @@ def test_an_objective_of_whole_texts_takes_the_plain_path(plain):
         InvalidInput, match=r"training.loss_chunk=8: objective.name=.* cannot be computed in chunks"
     ):
         prepare(tiny_config(**options, training__loss_chunk=8))
+
+
+class Centred:
+    """An objective of the user's whose losses depend on each other."""
+
+    def losses(self, logits, targets):
+        losses = cross_entropy(logits, targets)
+        return losses - losses.mean()
+
+
+class OneNumber:
+    def losses(self, logits, targets):
+        return cross_entropy(logits, targets).mean()
+
+
+@pytest.mark.parametrize("objective", [Centred, OneNumber])
+def test_losses_that_are_not_of_one_row_each_are_refused(objective):
+    name = f"{objective.__module__}:{objective.__name__}"
+    with pytest.raises(InvalidInput, match="the loss of each target from its own row of logits"):
+        prepare(tiny_config(objective__name=name))
 
 
 def test_c60_dropout_differs_by_step_and_by_part(run_six):

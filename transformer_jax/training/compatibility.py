@@ -157,10 +157,28 @@ def _refuse_shown_answers(prepared: Any) -> None:
 def _refuse_inseparable_objective(prepared: Any) -> None:
     """Raises InvalidInput if the logits of an objective cannot be computed in chunks."""
     chunk, name = prepared.config.training.loss_chunk, prepared.config.objective.name
-    if chunk is not None and not hasattr(prepared.objective, "losses"):
+    if hasattr(prepared.objective, "sums"):
+        if chunk is not None:
+            raise InvalidInput(
+                f"training.loss_chunk={chunk}: objective.name={name} cannot be computed in chunks, "
+                "since it has a method sums; set training.loss_chunk=None"
+            )
+        return
+    if not is_user_defined(name):
+        return
+    draws, sizes = np.random.default_rng(0), prepared.task.sizes
+    classes = sizes.get("vocab_size", sizes.get("num_classes", 8))
+    logits = draws.normal(size=(2, 5, classes)).astype(np.float32)
+    targets = draws.integers(0, classes, (2, 5))
+    with faults_of(f"objective.name={name}"):
+        whole = prepared.objective.losses(logits, targets)
+        part = prepared.objective.losses(logits[1:, 2:], targets[1:, 2:])
+    if np.shape(whole) != (2, 5) or not np.allclose(whole[1:, 2:], part, rtol=1e-4, atol=1e-4):
         raise InvalidInput(
-            f"training.loss_chunk={chunk}: objective.name={name} cannot be computed in chunks, "
-            "since it has no method losses; set training.loss_chunk=None"
+            f"objective.name={name}: losses(logits, targets) must return the loss of each target "
+            "from its own row of logits; expected shape (2, 5) for logits (2, 5, "
+            f"{classes}), and the same losses for a part of them, got shape {np.shape(whole)}\n"
+            "a loss of whole texts has a method sums instead; see docs/own-components.md"
         )
 
 

@@ -173,7 +173,7 @@ def _scored(
 ) -> tuple[Array, Sums]:
     """Returns the total loss and the Sums of each example; without `project`, hidden is logits."""
     targets, weights = batch["targets"], batch["weights"]
-    if not hasattr(objective, "losses"):
+    if hasattr(objective, "sums"):
         sums = objective.sums(hidden, project or (lambda logits: logits), targets, weights, key)
         return sums.loss.sum(), sums
     if project is not None and targets.ndim == 2:
