@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.linear import Initializer, Linear
-from transformer_jax.shapes import widen
+from transformer_jax.shapes import recomputed, widen
 from transformer_jax.sites import site
 
 
@@ -42,15 +42,6 @@ def relu_squared(inputs: Array) -> Array:
 def silu(inputs: Array) -> Array:
     """Returns x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv:1710.05941)."""
     return jax.nn.silu(inputs)
-
-
-def recomputed(function: Callable[..., Array], *inputs: Array) -> Array:
-    """Returns function(*inputs), which the backward pass computes again if the dtype is narrow.
-
-    In bfloat16, on accelerators, reading the inputs takes less time than storing derivatives.
-    """
-    is_narrow = inputs[0].dtype.itemsize < 4
-    return jax.checkpoint(function)(*inputs) if is_narrow else function(*inputs)
 
 
 ACTIVATIONS = {

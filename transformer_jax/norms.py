@@ -1,12 +1,14 @@
 """Normalisation over the features of each position."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.options import Positive
-from transformer_jax.shapes import widen
+from transformer_jax.shapes import recomputed, widen
 
 
 def layer_norm(
@@ -76,7 +78,7 @@ class LayerNorm(nn.Module):
         width = inputs.shape[-1:]
         scale = self.param("scale", nn.initializers.ones, width)
         bias = self.param("bias", nn.initializers.zeros, width) if self.use_bias else None
-        return layer_norm(inputs, scale, bias, self.epsilon)
+        return recomputed(partial(layer_norm, epsilon=self.epsilon), inputs, scale, bias)
 
 
 class RMSNorm(nn.Module):
@@ -96,7 +98,7 @@ class RMSNorm(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """[..., D] -> [..., D]."""
         scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:])
-        return rms_norm(inputs, scale, self.epsilon)
+        return recomputed(partial(rms_norm, epsilon=self.epsilon), inputs, scale)
 
 
 class NoNorm(nn.Module):

@@ -4,6 +4,9 @@ The names of activations, and of local arrays in an einsum or a mask, end in the
 last axes (`query_HLK`); other leading axes, such as the batch, are written `...`.
 """
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -95,3 +98,13 @@ def in_blocks(array: Array, size: int, axis: int) -> Array:
 def widen(inputs: Array) -> Array:
     """Returns the inputs as float32, or unchanged if their dtype is wider."""
     return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+
+
+def recomputed(function: Callable[..., Array], first: Array, *others: Array | None) -> Array:
+    """Returns function(first, *others), computed again in the backward pass if the dtype is narrow.
+
+    In bfloat16, on accelerators, reading the inputs takes less time than storing derivatives, which
+    a scan over blocks would keep in float32.
+    """
+    is_narrow = first.dtype.itemsize < 4
+    return jax.checkpoint(function)(first, *others) if is_narrow else function(first, *others)
