@@ -60,7 +60,9 @@ def sums_in_chunks(
 
         first = (array[:, :places] for array in (hidden, weights, targets))
         shapes = jax.eval_shape(of_chunk, params, *first)[1]
-        no_sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        def no_sums() -> Any:  # made where it is used: custom_vjp should close over no arrays
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         @jax.custom_vjp
         def total_of(
@@ -69,7 +71,7 @@ def sums_in_chunks(
             def add(sums: Any, chunk: tuple) -> tuple[Any, None]:
                 return jax.tree.map(jnp.add, sums, of_chunk(params, *chunk)[1]), None
 
-            sums, _ = jax.lax.scan(add, no_sums, tuple(map(cut, (hidden, weights, targets))))
+            sums, _ = jax.lax.scan(add, no_sums(), tuple(map(cut, (hidden, weights, targets))))
             return sums.loss.sum(), sums
 
         def with_gradient(
@@ -84,7 +86,7 @@ def sums_in_chunks(
 
             wide = jax.tree.map(lambda leaf: jnp.zeros_like(widen(leaf)), params)
             rows = tuple(map(cut, (hidden, weights, targets)))
-            (sums, of_params), of_chunks = jax.lax.scan(add, (no_sums, wide), rows)
+            (sums, of_params), of_chunks = jax.lax.scan(add, (no_sums(), wide), rows)
             of_params = jax.tree.map(lambda leaf, of: leaf.astype(of.dtype), of_params, params)
             return (sums.loss.sum(), sums), (of_params, *map(join, of_chunks))
 
