@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
+from transformer_jax.paths import variables_of
 
 _MOST_WORDS = 64
 
@@ -243,7 +244,7 @@ def _example_of(run: Any, number: int, allow: list[str]) -> Example:
     if not 0 <= number < count:
         raise InvalidInput(f"--example={number}: expected 0 to {count - 1}, of the test split")
     batch = next(itertools.islice(task.evaluation_batches("test", 1), number, None))
-    logits = run.model.apply({"params": run.params}, **batch["inputs"])
+    logits = run.model.apply(variables_of(run.params), **batch["inputs"])
     answer, truth = task.classes[int(np.argmax(logits[0]))], task.classes[int(batch["targets"][0])]
     print(f"example {number} of the test split: model {answer}, truth {truth}")
     pooling = run.model.pooling

@@ -381,6 +381,7 @@ GIVE_WEIGHTS = [
     name
     for name in ATTENTIONS
     if entry_of(ATTENTIONS, name).weights is not AttentionVariant.weights
+    if name != "forgetting"  # it takes no mask as an array
 ]
 
 

@@ -61,7 +61,7 @@ def differentiated(model, inputs, params):
 
     def loss(params):
         options = {"train": True, "rngs": {"dropout": jax.random.key(3)}}
-        loss, _, added = score_batch(model, params, batch, key=jax.random.key(4), **options)
+        loss, _, added, _ = score_batch(model, params, batch, key=jax.random.key(4), **options)
         return loss + added.sum()
 
     return jax.jit(jax.value_and_grad(loss))

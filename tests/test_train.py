@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import json
 import os
 import random
 import shutil
@@ -612,3 +613,26 @@ def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
     etas = []
     run(tmp_path / "a", Listen())
     assert etas[0] < 49 * 3 / 2  # with compilation it would be at least 49 * 3
+
+
+def test_state_outside_the_gradient_is_part_of_a_run(tmp_path, one_step_a_call):
+    """Biases of experts, in a scan whose blocks read the first one: resumed, loaded, evaluated."""
+    options = {
+        **{"model__feed_forward": "mixture", "model__feed_forward_options__bias_rate": 0.05},
+        **{"model__scan_layers": True, "model__values": "residual", "model__depth": 3},
+        **{"training__steps": 6, "schedule__warmup_steps": 2, "sample__num_tokens": 4},
+        **{"evaluation__every": 6, "checkpoint__every": 2},
+    }
+    run(tmp_path / "whole", **options)
+    for step, how, error in ((3, crash, Crash), (4, terminate, Interrupted)):
+        with pytest.raises(error):
+            run(tmp_path / "a", EndAt(step, how), **options)
+    run(tmp_path / "a", **options)
+    assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "whole")
+    loaded = load_run(tmp_path / "a")
+    held = loaded.params["state"]["block_2"]["feed_forward"]
+    assert np.abs(held["bias"]).max() > 0.04
+    task = make_task(loaded.config, loaded.tokenizer)
+    means = evaluate(make_score(loaded.model), loaded.params, task, "test", 8).means
+    stored = json.loads((tmp_path / "a" / "evaluation.json").read_text())
+    np.testing.assert_allclose(means["loss"], stored["test"]["loss"], rtol=1e-5)

@@ -205,6 +205,8 @@ class MultiHeadAttention(nn.Module):
       variant: Factory of an AttentionVariant; scaled_dot_product_attention if None.
       query_key_norm: Factory of the norm applied to each head's queries and keys before the
         rotation (Henry et al. 2020, arXiv:2010.04245); no norm if None.
+      values: Factory of an entry of VALUES, for self-attention; unchanged values if None.
+      head_output: Factory of an entry of HEAD_OUTPUTS, for self-attention; unchanged if None.
       kernel_init: Initial values of the query and key kernels.
       value_init: Initial values of the value kernel; kernel_init if None.
       out_init: Initial values of the output kernel; kernel_init if None.
@@ -220,6 +222,8 @@ class MultiHeadAttention(nn.Module):
     scale: float | None = None
     variant: ModuleFactory | None = None
     query_key_norm: ModuleFactory | None = None
+    values: ModuleFactory | None = None
+    head_output: ModuleFactory | None = None
     kernel_init: Initializer = nn.initializers.normal(0.02)
     value_init: Initializer | None = None
     out_init: Initializer | None = None
@@ -236,6 +240,7 @@ class MultiHeadAttention(nn.Module):
         slot: CacheSlot | None = None,
         layer: int | Array = 0,
         train: bool = False,
+        context: Any = None,
     ) -> Array:
         """Attends from the inputs to the memory, or to the inputs themselves.
 
@@ -250,6 +255,7 @@ class MultiHeadAttention(nn.Module):
             cache.
           layer: Index of the block, for variants that differ by depth.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
+          context: Context of the block, for variants that read its tokens or its carry.
 
         Returns:
           [..., L, D].
@@ -262,19 +268,9 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 "terms: expected no rotation with a memory; only self-attention can be rotated"
             )
-        memory = inputs if memory is None else memory
-        heads, (groups, head_dim, value_dim) = self.num_heads, self._sizes(inputs.shape[-1])
-        value_init = self.value_init or self.kernel_init
+        heads, (_, head_dim, value_dim) = self.num_heads, self._sizes(inputs.shape[-1])
         query_HLK = self._project("query", inputs, heads, head_dim, self.kernel_init)
-        key_GMK = self._project("key", memory, groups, head_dim, self.kernel_init)
-        value_GMV = self._project("value", memory, groups, value_dim, value_init)
-        if self.query_key_norm is not None:
-            query_HLK = self.query_key_norm(name="query_norm")(query_HLK)
-            key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
-        if terms.rotation is not None:
-            query_HLK, key_GMK = rotate(query_HLK, terms.rotation), rotate(key_GMK, terms.rotation)
-        query_HLK, key_GMK = site(self, "query", query_HLK), site(self, "key", key_GMK)
-        value_GMV = site(self, "value", value_GMV)
+        query_HLK = site(self, "query", self._placed("query", query_HLK, terms))
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
 
         def adjust(weights_HLM: Array) -> Array:
@@ -284,21 +280,50 @@ class MultiHeadAttention(nn.Module):
         # A variant that hides its weights need not form them; `show` below makes them if read.
         change = dropout if variant.hides_weights else adjust
         rate = self.dropout_rate if train else 0.0
-        call = AttentionCall(inputs, mask, terms.bias, self.scale, change, rate, slot, layer)
+        about = (inputs, mask, terms.bias, self.scale, change, rate, slot, layer, context)
+        call = AttentionCall(*about)
         reads_cache = not variant.keeps_state(call)
-        if reads_cache:
-            key_GMK = append_to_cache(self, "keys", key_GMK, slot)
-            value_GMV = append_to_cache(self, "values", value_GMV, slot)
+        memory = inputs if memory is None else memory
+        slot = slot if reads_cache else None
+        key_GMK, value_GMV, new_GLV = self.keys_values(memory, terms, slot, call)
         if not variant.takes_groups:
             key_GMK, value_GMV = repeat_kv(key_GMK, heads), repeat_kv(value_GMV, heads)
         if reads_cache and variant.hides_weights:
             show(self, "weights", lambda: variant.weights(query_HLK, key_GMK, call))
         mixed_HLV = variant(query_HLK, key_GMK, value_GMV, call)
+        if self.head_output is not None and context is not None:
+            mixed_HLV = self.head_output(name="head_output")(mixed_HLV, new_GLV, call)
         mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], heads * value_dim)
         out_init = self.out_init or self.kernel_init
         out = Linear(inputs.shape[-1], self.use_bias, out_init, self.dtype, name="out")
         return out(concatenated)
+
+    @nn.nowrap
+    def keys_values(
+        self, memory: Array, terms: PositionTerms, slot: CacheSlot | None, call: "AttentionCall"
+    ) -> tuple[Array, Array, Array]:
+        """Returns all keys and values, [..., G, M, K and V], and the values of the new positions.
+
+        `slot` is None if this call caches no keys and values.
+        """
+        groups, head_dim, value_dim = self._sizes(memory.shape[-1])
+        value_init = self.value_init or self.kernel_init
+        key_GMK = self._project("key", memory, groups, head_dim, self.kernel_init)
+        new_GMV = self._project("value", memory, groups, value_dim, value_init)
+        key_GMK = site(self, "key", self._placed("key", key_GMK, terms))
+        if self.values is not None and call.context is not None:
+            new_GMV = self.values(name="value_mix")(new_GMV, call)
+        new_GMV = site(self, "value", new_GMV)
+        key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+        return key_GMK, append_to_cache(self, "values", new_GMV, slot), new_GMV
+
+    @nn.nowrap
+    def _placed(self, name: str, heads: Array, terms: PositionTerms) -> Array:
+        """Normalises and rotates the queries or keys of each head."""
+        if self.query_key_norm is not None:
+            heads = self.query_key_norm(name=f"{name}_norm")(heads)
+        return heads if terms.rotation is None else rotate(heads, terms.rotation)
 
     @nn.nowrap
     def _project(
@@ -348,6 +373,7 @@ class AttentionCall(NamedTuple):
       dropout_rate: Dropout rate of the weights; 0 outside training.
       slot: Slot of the inputs in the KV cache, or None without a cache.
       layer: Index of the block.
+      context: Context of the block; None outside a block.
     """
 
     inputs: Array
@@ -358,6 +384,7 @@ class AttentionCall(NamedTuple):
     dropout_rate: float = 0.0
     slot: CacheSlot | None = None
     layer: int | Array = 0
+    context: Any = None
 
     def dense(self, query: Array, key: Array) -> tuple[Array | None, Array | None]:
         """Returns mask and bias, each None or an array that broadcasts to [..., H, L, M].
@@ -442,8 +469,30 @@ ATTENTIONS = {
     "sigmoid": f"{_VARIANTS}.weightings:SigmoidAttention",
     "linear": f"{_VARIANTS}.linear_attention:LinearAttention",
     "gated_delta": f"{_VARIANTS}.gated_delta:GatedDeltaRule",
+    "forgetting": f"{_VARIANTS}.forgetting:ForgettingAttention",
     "talking_heads": f"{_VARIANTS}.weightings:TalkingHeadsAttention",
     "differential": f"{_VARIANTS}.weightings:DifferentialAttention",
     "diff_transformer": f"{_VARIANTS}.weightings:DiffTransformer",
 }
 """Kinds of attention by name: classes, or "module:Class" strings that are imported when chosen."""
+
+VALUES = {
+    "none": None,
+    "residual": f"{_VARIANTS}.values:ValueResidual",
+    "embeddings": f"{_VARIANTS}.values:ValueEmbeddings",
+}
+"""Changes of the values of self-attention, by name; None for no change.
+
+Each is called with the new values [..., G, L, V], before they are cached, and an AttentionCall.
+"""
+
+HEAD_OUTPUTS = {
+    "none": None,
+    "gated": f"{_VARIANTS}.head_outputs:GatedHeads",
+    "exclusive": f"{_VARIANTS}.head_outputs:ExclusiveHeads",
+}
+"""Changes of the outputs of the heads of self-attention, by name; None for no change.
+
+Each is called with outputs [..., H, L, V], the values of the same positions [..., G, L, V], and an
+AttentionCall.
+"""

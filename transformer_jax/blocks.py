@@ -1,8 +1,8 @@
 """The residual block: attention, feed-forward layer and norms, wired together.
 
 Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names these classes.
-Besides the residual stream, a block takes a `Context` and a carry, in which it can pass values to
-later blocks.
+Besides the residual stream, a block takes a `Context` and a carry, through which its parts hand on
+values to those of later blocks.
 """
 
 import dataclasses
@@ -15,13 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.cache import CacheSlot
+from transformer_jax.carry import Carry
 from transformer_jax.linear import ModuleFactory
 from transformer_jax.masks import Mask
 from transformer_jax.positions import NO_TERMS, PositionTerms, Sizes
 from transformer_jax.sites import site
-
-# Values from earlier blocks by name; in a scan all blocks use the same names.
-Carry = dict[str, Any]
 
 
 @jax.tree_util.register_dataclass
@@ -34,6 +32,9 @@ class Context:
       terms: Position terms for self-attention.
       memory: Output of an encoder, [..., M, D]; without it there is no cross-attention.
       memory_mask: Positions of the memory that may be attended to, [..., L, M] or [..., H, L, M].
+      tokens: Tokens of the input, [..., L] int; None if the input is not text.
+      embedded: Input of the first block, [..., L, D].
+      carry: Outputs of earlier blocks, to which a part may add.
       slot: Slot in the KV cache for the keys and values of self-attention.
       layer: Index of the block.
       sizes: Sizes of the model, for mixers.
@@ -44,6 +45,9 @@ class Context:
     terms: PositionTerms = NO_TERMS
     memory: Array | None = None
     memory_mask: Array | None = None
+    tokens: Array | None = None
+    embedded: Array | None = None
+    carry: Carry = dataclasses.field(default_factory=Carry)
     slot: CacheSlot | None = None
     layer: int | Array = 0
     sizes: Sizes = dataclasses.field(default=Sizes(1), metadata={"static": True})
@@ -62,6 +66,8 @@ class Block(nn.Module):
       norm: Factory of a norm.
       mixer: Factory of the replacement for self-attention, a module that maps inputs [..., L, D]
         and a Context to [..., L, D], or None for attention.
+      convolution: Factory of a module that changes what self-attention and the feed-forward layer
+        read, from inputs [..., L, D] and a Context, or None.
       dropout_rate: Dropout rate of each branch's output in training.
       stochastic_depth: Fraction of examples that skip a branch of the last block in training;
         earlier blocks skip proportionally fewer (Huang et al. 2016, arXiv:1603.09382).
@@ -74,6 +80,7 @@ class Block(nn.Module):
     feed_forward: ModuleFactory | None
     norm: ModuleFactory
     mixer: ModuleFactory | None = None
+    convolution: ModuleFactory | None = None
     dropout_rate: float = 0.0
     stochastic_depth: float = 0.0
     depth: int = 1
@@ -85,6 +92,19 @@ class Block(nn.Module):
         """Returns the factor for the initial standard deviation of value and output kernels."""
         return 1.0
 
+    @classmethod
+    def enter(cls, embedded: Array, **options: Any) -> Array:
+        """Returns the stream of the first block, e.g. several, [..., n, L, D], from [..., L, D].
+
+        `options` are those of the wiring.
+        """
+        return embedded
+
+    @classmethod
+    def leave(cls, hidden: Array, carry: Carry, **options: Any) -> Array:
+        """Returns the output [..., L, D] of all blocks; it may create modules of the stack."""
+        return hidden
+
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """Maps the residual stream [..., L, D] and the carry to their values after the block."""
         raise NotImplementedError
@@ -93,9 +113,10 @@ class Block(nn.Module):
     # flax, so that profilers show `block_0/attention` and not `block_0.mix/attention`.
 
     @nn.nowrap
-    def mix(self, hidden: Array, context: Context) -> Array:
+    def mix(self, hidden: Array, carry: Carry, context: Context) -> Array:
         """Applies self-attention, or the mixer: [..., L, D] -> [..., L, D]."""
-        hidden = site(self, f"{self.kind}.input", hidden)
+        context = dataclasses.replace(context, carry=carry)
+        hidden = self._convolved(self.kind, site(self, f"{self.kind}.input", hidden), context)
         if self.mixer is not None:
             return site(self, "mixer.out", self.mixer(name="mixer")(hidden, context))
         mixed = self.attention(name="attention")(
@@ -105,6 +126,7 @@ class Block(nn.Module):
             slot=context.slot,
             layer=context.layer,
             train=context.train,
+            context=context,
         )
         return site(self, "attention.out", mixed)
 
@@ -123,11 +145,19 @@ class Block(nn.Module):
         return site(self, "cross_attention.out", mixed)
 
     @nn.nowrap
-    def feed(self, hidden: Array) -> Array:
+    def feed(self, hidden: Array, context: Context) -> Array:
         """Applies the feed-forward layer: [..., L, D] -> [..., L, D]."""
         assert self.feed_forward is not None
-        hidden = self.feed_forward(name="feed_forward")(site(self, "feed_forward.input", hidden))
+        hidden = site(self, "feed_forward.input", hidden)
+        hidden = self._convolved("feed_forward", hidden, context)
+        hidden = self.feed_forward(name="feed_forward")(hidden)
         return site(self, "feed_forward.out", hidden)
+
+    @nn.nowrap
+    def _convolved(self, branch: str, hidden: Array, context: Context) -> Array:
+        if self.convolution is None:
+            return hidden
+        return self.convolution(name=f"{branch}_convolution")(hidden, context)
 
     @nn.nowrap
     def normed(self, branch: str, hidden: Array) -> Array:
@@ -166,14 +196,14 @@ class PreNorm(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
+        """[..., L, D] -> [..., L, D]; parts may add to the carry."""
         drop = self.branch_dropout(context)
-        hidden = hidden + drop(self.mix(self.normed(self.kind, hidden), context))
+        hidden = hidden + drop(self.mix(self.normed(self.kind, hidden), carry, context))
         if context.memory is not None:
             normed = self.normed("cross_attention", hidden)
             hidden = hidden + drop(self.attend_memory(normed, context))
         if self.feed_forward is not None:
-            hidden = hidden + drop(self.feed(self.normed("feed_forward", hidden)))
+            hidden = hidden + drop(self.feed(self.normed("feed_forward", hidden), context))
         return site(self, "residual", hidden), carry
 
 
@@ -184,14 +214,14 @@ class PostNorm(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
+        """[..., L, D] -> [..., L, D]; parts may add to the carry."""
         drop = self.branch_dropout(context)
-        hidden = self.normed(self.kind, hidden + drop(self.mix(hidden, context)))
+        hidden = self.normed(self.kind, hidden + drop(self.mix(hidden, carry, context)))
         if context.memory is not None:
             attended = drop(self.attend_memory(hidden, context))
             hidden = self.normed("cross_attention", hidden + attended)
         if self.feed_forward is not None:
-            hidden = self.normed("feed_forward", hidden + drop(self.feed(hidden)))
+            hidden = self.normed("feed_forward", hidden + drop(self.feed(hidden, context)))
         return site(self, "residual", hidden), carry
 
 
@@ -205,11 +235,18 @@ WIRINGS = {
     "rezero": f"{_VARIANTS}.wirings:ReZero",
     "layer_scale": f"{_VARIANTS}.wirings:LayerScale",
     "deep_norm": f"{_VARIANTS}.wirings:DeepNorm",
+    "depth_scaled": f"{_VARIANTS}.wirings:DepthScaledNorm",
+    "per_layer_embeddings": f"{_VARIANTS}.embeddings:PerLayerEmbeddings",
+    "hyper_connections": f"{_VARIANTS}.hyper_connections:HyperConnections",
+    "manifold_hyper_connections": f"{_VARIANTS}.hyper_connections:ManifoldHyperConnections",
+    "attention_residuals": f"{_VARIANTS}.attention_residuals:AttentionResiduals",
 }
 """Wirings by name: classes, or "module:Class" strings that are imported when chosen."""
 
 MIXERS = {
     "attention": "transformer_jax.attention:MultiHeadAttention",
+    "shared_attention": f"{_VARIANTS}.shared_attention:SharedAttention",
+    "latent_attention": f"{_VARIANTS}.latent_attention:LatentAttention",
     "state_space": f"{_VARIANTS}.mamba:StateSpace",
 }
 """Layers that mix positions, by name.
@@ -217,6 +254,10 @@ MIXERS = {
 Each is constructed with use_bias, dtype, and the initialisers kernel_init and out_init of its
 kernels. Mixers other than attention are called with inputs [..., L, D] and a Context.
 """
+
+
+CONVOLUTIONS = {"none": None, "canon": f"{_VARIANTS}.convolutions:CanonConvolution"}
+"""Convolutions of what a branch reads, [..., L, D], given a Context, by name; None for none."""
 
 
 def refuse_terms_of_scores(who: str, context: Context) -> None:

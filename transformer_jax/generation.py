@@ -11,6 +11,7 @@ from jax import Array
 
 from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
+from transformer_jax.paths import variables_of
 
 
 def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0) -> Array:
@@ -268,12 +269,12 @@ def _readers(
     """Returns two functions that apply a model: one with its cache (or None), and one without."""
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
-        variables = {"params": params, "cache": cache}
+        variables = {**variables_of(params), "cache": cache}
         logits, updated = model.apply(variables, tokens, *memory, method=method, mutable=["cache"])
         return logits, updated["cache"]
 
     def apply(tokens: Array, **segments: Array) -> Array:
-        return model.apply({"params": params}, tokens, *memory, method=method, **segments)
+        return model.apply(variables_of(params), tokens, *memory, method=method, **segments)
 
     can_cache = hasattr(model, "can_cache") and model.can_cache()  # a user's model may lack it
     read_window = windowed_next_logits(apply, getattr(type(model), method))
@@ -387,7 +388,7 @@ def generate_after(
     Returns:
       [B, N] int32; tokens after an end token are arbitrary. -1 from the first NaN logit onwards.
     """
-    memory = model.apply({"params": params}, **source_inputs, method="encode")
+    memory = model.apply(variables_of(params), **source_inputs, method="encode")
     begin = jnp.atleast_1d(jnp.asarray(begin, jnp.int32))
     prompt = jnp.broadcast_to(begin, (len(source_inputs["source"]), len(begin)))
     return generate_with_cache(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.paths import variables_of
 from transformer_jax.sites import Intervention, interventions, values_by_site
 
 Inputs = Mapping[str, Any]
@@ -38,7 +39,7 @@ def sites_of(model: Any, params: Any, inputs: Inputs) -> dict[str, jax.ShapeDtyp
 def _run(model: Any, inputs: Inputs, changes: Any, params: Any) -> tuple[Any, dict[str, Array]]:
     """Returns a model's output and the values at its sites."""
     with interventions(changes):
-        output, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+        output, state = model.apply(variables_of(params), **inputs, mutable=["intermediates"])
     return output, values_by_site(state.get("intermediates", {}))
 
 

@@ -49,6 +49,11 @@ class ModelOptions:
       attention: Variant of attention.
       attention_scale: Factor that multiplies the scores; 1 / sqrt(head_dim) if None.
       query_key_norm: Norm of the queries and keys of each head.
+      values: Change of the values of self-attention.
+      head_output: Change of the outputs of the heads of self-attention.
+      convolution: Short convolution of what self-attention and the feed-forward layer read.
+      stem: Change of the embedded input before the first block.
+      heads: Further predictions of a decoder in training, besides that of the next token.
       mask: Mask of self-attention, in addition to the causal mask of a decoder: full hides nothing
         more; causal is for encoders; prefix and unmasked show the future.
       feed_forward: Feed-forward layer.
@@ -93,6 +98,15 @@ class ModelOptions:
     )
     attention_scale: Positive | None = None
     query_key_norm: Annotated[str, Variant("norms:NORMS", "model.norm_options")] = "none"
+    values: Annotated[str, Variant("attention:VALUES", "model.values_options")] = "none"
+    head_output: Annotated[str, Variant("attention:HEAD_OUTPUTS", "model.head_output_options")] = (
+        "none"
+    )
+    convolution: Annotated[str, Variant("blocks:CONVOLUTIONS", "model.convolution_options")] = (
+        "none"
+    )
+    stem: Annotated[str, Variant("models.stack:STEMS", "model.stem_options")] = "none"
+    heads: Annotated[str, Variant("models.stack:HEADS", "model.heads_options")] = "none"
     mask: Annotated[str, Variant("masks:MASKS", "model.mask_options")] = "full"
     feed_forward: Annotated[
         str, Variant("feedforward:FEED_FORWARDS", "model.feed_forward_options")
@@ -122,6 +136,11 @@ class ModelOptions:
     position_options: Mapping[str, Any] = FrozenOptions()
     mixer_options: Mapping[str, Any] = FrozenOptions()
     attention_options: Mapping[str, Any] = FrozenOptions()
+    values_options: Mapping[str, Any] = FrozenOptions()
+    head_output_options: Mapping[str, Any] = FrozenOptions()
+    convolution_options: Mapping[str, Any] = FrozenOptions()
+    stem_options: Mapping[str, Any] = FrozenOptions()
+    heads_options: Mapping[str, Any] = FrozenOptions()
     mask_options: Mapping[str, Any] = FrozenOptions()
     feed_forward_options: Mapping[str, Any] = FrozenOptions()
     norm_options: Mapping[str, Any] = FrozenOptions()
@@ -156,6 +175,8 @@ class ModelOptions:
 LAYER_FIELDS = (
     *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
     *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),
+    *("values", "values_options", "head_output", "head_output_options"),
+    *("convolution", "convolution_options"),
     *("query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
     *("feed_forward", "feed_forward_options", "activation", "mlp_dim"),
 )

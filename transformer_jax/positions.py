@@ -56,8 +56,10 @@ class Sizes(NamedTuple):
       width: Model width, D.
       num_heads: Number of attention heads, H.
       head_dim: Number of features per head, K.
+      value_dim: Number of value features per head, V.
       scale: Factor applied to the attention scores.
       max_length: Largest number of positions in an input.
+      vocab_size: Number of tokens in the vocabulary, or None if the input is not text.
       causal: Whether no position may look ahead.
       grid: Numbers of rows and columns of patches, if the input is an image.
     """
@@ -65,8 +67,10 @@ class Sizes(NamedTuple):
     width: int
     num_heads: int = 1
     head_dim: int = 1
+    value_dim: int = 1
     scale: float = 1.0
     max_length: int = 1
+    vocab_size: int | None = None
     causal: bool = True
     grid: tuple[int, int] | None = None
 
@@ -143,18 +147,30 @@ def sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
     """[..., L] positions -> [..., L, width], sines and cosines alternating."""
     if width % 2:
         raise ValueError(f"width: sinusoids come in pairs; expected an even number, got {width}")
-    angles = _at(positions, _frequencies(width, max_wavelength))  # float32 whatever the dtype
+    angles = angles_at(positions, frequencies(width, max_wavelength))  # float32 whatever the dtype
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     return pairs.reshape(*positions.shape, width)
 
 
-def _frequencies(width: int, max_wavelength: float) -> Array:
+def frequencies(width: int, max_wavelength: float) -> Array:
     """Returns the frequencies in radians per position, [width / 2], the largest first."""
     return max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
 
 
-def _at(positions: Array, frequencies: Array) -> Array:
+def angles_at(positions: Array, frequencies: Array) -> Array:
+    """[..., L] positions and [R/2] radians per position -> angles [..., L, R/2] float32."""
     return positions.astype(jnp.float32)[..., None] * frequencies
+
+
+def rotated_features(fraction: float, head_dim: int) -> int:
+    """Returns the number of rotated features, R; raises ValueError if it is odd or 0."""
+    features = int(fraction * head_dim)
+    if features % 2 or not features:
+        raise ValueError(
+            f"head_dim: rotary positions rotate pairs; expected an even number of features, "
+            f"got {features}, which is {fraction} of {head_dim}"
+        )
+    return features
 
 
 class NoPositions(nn.Module):
@@ -240,12 +256,7 @@ class RotaryPositions(nn.Module):
         Raises:
           ValueError: R is odd or 0, or there is no such scaling.
         """
-        features = int(self.fraction * sizes.head_dim)
-        if features % 2 or not features:
-            raise ValueError(
-                f"head_dim: rotary positions rotate pairs; expected an even number of features, "
-                f"got {features}, which is {self.fraction} of {sizes.head_dim}"
-            )
+        features = rotated_features(self.fraction, sizes.head_dim)
         if self.scaling not in ("none", "linear", "ntk", "llama3"):
             raise ValueError(f"scaling: expected none, linear, ntk or llama3, got {self.scaling}")
         base = self.max_wavelength
@@ -253,10 +264,10 @@ class RotaryPositions(nn.Module):
             positions = positions / self.factor
         elif self.scaling == "ntk":
             base *= self.factor ** (features / max(features - 2, 1))
-        frequencies = _frequencies(features, base)
+        of_pairs = frequencies(features, base)
         if self.scaling == "llama3":
-            frequencies *= self._gains(frequencies)
-        angles = _at(positions, frequencies)
+            of_pairs *= self._gains(of_pairs)
+        angles = angles_at(positions, of_pairs)
         return PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
 
     def _gains(self, frequencies: Array) -> Array:
@@ -274,6 +285,7 @@ POSITIONS = {
     "sinusoidal": SinusoidalPositions,
     "sinusoidal_2d": f"{_VARIANTS}.sinusoidal_2d:Sinusoidal2DPositions",
     "rotary": RotaryPositions,
+    "yarn": f"{_VARIANTS}.yarn:YarnPositions",
     "alibi": f"{_VARIANTS}.relative:ALiBiPositions",
     "t5": f"{_VARIANTS}.relative:T5Positions",
     "shaw": f"{_VARIANTS}.relative:ShawPositions",

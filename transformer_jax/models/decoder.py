@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.models.stack import Stack, Transformer
-from transformer_jax.options import Switch
+from transformer_jax.options import Positive, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -21,17 +21,20 @@ class Decoder(Transformer):
       max_length: Largest input length, L; longer inputs are refused.
       tie_embeddings: Whether the output layer reuses the token embedding.
       scale_embeddings: Whether embeddings are multiplied by sqrt(width), as in Gemma.
+      logits_soft_cap: Bends logits to c * tanh(logit / c), as in Gemma 2 (arXiv:2408.00118, section
+        2); None disables it.
     """
 
     vocab_size: int
     max_length: int
     tie_embeddings: Switch = True
     scale_embeddings: Switch = False
+    logits_soft_cap: Positive | None = None
 
     def setup(self) -> None:
         """Creates the embedding, the stack and the output layer."""
         self.token_embedding = self.make_embedding(self.vocab_size)
-        self.stack = Stack(self.options, causal=True, max_length=self.max_length)
+        self.stack = Stack(self.options, True, self.max_length, self.vocab_size)
         nn.share_scope(self, self.stack)  # the decoder itself holds the blocks' parameters
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
@@ -64,13 +67,18 @@ class Decoder(Transformer):
         embedded_LD = self.token_embedding(tokens)
         if self.scale_embeddings:
             embedded_LD = embedded_LD * self.options.width**0.5
-        hidden_LD = self.stack(embedded_LD, positions, segments=segments, train=train)
+        hidden_LD = self.stack(
+            embedded_LD, positions, tokens=tokens, segments=segments, train=train
+        )
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits for hidden vectors at any positions: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
-        return site(self, "logits", read_out(self.scale_for_logits(hidden)))
+        logits_V = read_out(self.scale_for_logits(hidden))
+        if self.logits_soft_cap is not None:
+            logits_V = self.logits_soft_cap * jnp.tanh(logits_V / self.logits_soft_cap)
+        return site(self, "logits", logits_V)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns dummy inputs for initialising the parameters."""

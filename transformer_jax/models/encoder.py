@@ -46,7 +46,8 @@ class Encoder(Transformer, kw_only=True):
     def setup(self) -> None:
         """Creates the input layers, the stack and the output layers."""
         adds_token = self.vocab_size is None and pooling_of(self.pooling).adds_token
-        self.stack = Stack(self.options, causal=False, max_length=self.max_length + adds_token)
+        length = self.max_length + adds_token
+        self.stack = Stack(self.options, False, length, self.vocab_size)
         nn.share_scope(self, self.stack)  # the encoder itself holds the blocks' parameters
         if self.vocab_size is not None:
             self.token_embedding = self.make_embedding(self.vocab_size)
@@ -112,7 +113,9 @@ class Encoder(Transformer, kw_only=True):
         if self.num_types:
             types = jnp.zeros(embedded_LD.shape[:-1], jnp.int32) if types is None else types
             embedded_LD += self.make_embedding(self.num_types, name="type_embedding")(types)
-        hidden_LD = self.stack(embedded_LD, positions, segments=segments, train=train)
+        hidden_LD = self.stack(
+            embedded_LD, positions, tokens=tokens, segments=segments, train=train
+        )
         if not self.num_classes:
             return hidden_LD if return_hidden else self.project(hidden_LD)
         pooled_D = pooling(hidden_LD, None if segments is None else segments > 0)

@@ -54,9 +54,9 @@ class EncoderDecoder(Transformer):
 
     def setup(self) -> None:
         """Creates the two stacks, the embeddings and the output layer."""
-        options, length = self.options, self.max_length
-        self.encoder = Stack(options, causal=False, max_length=length, side="encoder")
-        self.decoder = Stack(options, causal=True, max_length=length, side="decoder")
+        options, sizes = self.options, (self.max_length, self.vocab_size)
+        self.encoder = Stack(options, False, *sizes, side="encoder")
+        self.decoder = Stack(options, True, *sizes, side="decoder")
         self.token_embedding = self.make_embedding(self.vocab_size)
         if not self.share_embeddings:
             self.target_embedding = self.make_embedding(self.vocab_size)
@@ -111,7 +111,9 @@ class EncoderDecoder(Transformer):
         memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
         embedded_MD = self._scaled(self.token_embedding(source))
         positions = jnp.arange(source.shape[-1])
-        memory_MD = self.encoder(embedded_MD, positions, segments=source_segments, train=train)
+        memory_MD = self.encoder(
+            embedded_MD, positions, tokens=source, segments=source_segments, train=train
+        )
         return memory_MD, memory_mask
 
     def decode(
@@ -132,7 +134,12 @@ class EncoderDecoder(Transformer):
         embedded_LD = self._scaled(embedding(tokens))
         seen, seen_mask = memory if self.cross_attention else (None, None)
         hidden_LD = self.decoder(
-            embedded_LD, segments=segments, memory=seen, memory_mask=seen_mask, train=train
+            embedded_LD,
+            tokens=tokens,
+            segments=segments,
+            memory=seen,
+            memory_mask=seen_mask,
+            train=train,
         )
         return hidden_LD if return_hidden else self.project(hidden_LD)
 

@@ -44,7 +44,7 @@ def unstack_blocks(tree: Any) -> Any:
             for repeat in range(len(jax.tree.leaves(part)[0])):
                 take = lambda leaf, repeat=repeat: leaf[repeat]  # noqa: E731
                 blocks[f"block_{repeat * unit + index}"] = jax.tree.map(take, part)
-        return {**{k: v for k, v in node.items() if k != "blocks"}, **blocks}
+        return {**{k: unstack_blocks(v) for k, v in node.items() if k != "blocks"}, **blocks}
 
     is_stack = lambda node: isinstance(node, dict) and "blocks" in node  # noqa: E731
     return jax.tree.map(unstacked, tree, is_leaf=is_stack)

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax import Array, errors
 
 from transformer_jax.attention import AttentionVariant, MultiHeadAttention
-from transformer_jax.blocks import Block, Carry, Context
+from transformer_jax.blocks import Block, Context
 from transformer_jax.cache import advance_cache, nan_on_overflow
+from transformer_jax.carry import Carry
 from transformer_jax.feedforward import no_feed_forward
 from transformer_jax.initialisation import Initializers, Standard
 from transformer_jax.linear import Initializer, Linear, ModuleFactory, TokenEmbedding, logits_layer
@@ -38,6 +39,16 @@ SKIPS = {
     "dense": "transformer_jax.variants.skips:DenseSkips",
 }
 """Skips by name: the earlier streams that each block reads; see variants/skips.py."""
+
+STEMS = {"none": None, "smear": "transformer_jax.variants.convolutions:Smear"}
+"""Changes of the embedded input [..., L, D] of a stack, given a Context, by name."""
+
+HEADS = {
+    "none": None,
+    "parallel": "transformer_jax.variants.prediction_heads:ParallelHeads",
+    "sequential": "transformer_jax.variants.prediction_heads:SequentialHeads",
+}
+"""Heads that predict further tokens in training, by name; see variants/prediction_heads.py."""
 
 FAMILIES: dict[str, Variant] = {
     family: mark
@@ -101,6 +112,11 @@ def made(options: ModelOptions, family: str, **arguments: Any) -> Any:
     return factory(options, family, **arguments)()
 
 
+def optional(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory | None:
+    """Returns a factory of the variant that an option names, or None for one that does nothing."""
+    return None if variant(options, family) is None else factory(options, family, **arguments)
+
+
 def norm_factory(options: ModelOptions, family: str = "norm") -> ModuleFactory:
     """Returns a factory of norms for the stream, or for queries and keys."""
     return factory(options, family, use_bias=options.use_bias)
@@ -126,6 +142,11 @@ def initializers(options: ModelOptions, side: str = "") -> Initializers:
 def _wiring(options: ModelOptions) -> type[Block]:
     wiring = variant(options, "wiring")
     return getattr(wiring, "func", wiring)  # unwraps a partial of a class
+
+
+def _options_of_wiring(options: ModelOptions) -> dict[str, Any]:
+    given = getattr(variant(options, "wiring"), "keywords", {})
+    return {**given, **own_options(options, "wiring")}
 
 
 def _head_dim(options: ModelOptions) -> int:
@@ -186,8 +207,10 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
     common = {"use_bias": options.use_bias, "out_init": init.output, "dtype": options.dtype}
     dropout = options.attention_dropout_rate
     has_head_norm = variant(options, "query_key_norm") is not NoNorm
+    mixer_class = variant(options, "mixer")
+    is_attention = isinstance(mixer_class, type) and issubclass(mixer_class, MultiHeadAttention)
     attention = functools.partial(
-        MultiHeadAttention,
+        factory(options, "mixer") if is_attention else MultiHeadAttention,
         num_heads=options.num_heads,
         num_kv_heads=options.num_kv_heads,
         head_dim=options.head_dim,
@@ -196,13 +219,15 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
         scale=_scale(options),
         variant=_attention_variant(options),
         query_key_norm=norm_factory(options, "query_key_norm") if has_head_norm else None,
+        values=optional(options, "values"),
+        head_output=optional(options, "head_output"),
         kernel_init=init.query_key,
         value_init=init.value,
         **common,
     )
     common["kernel_init"] = init.value
     mixer = feed_forward = None
-    if variant(options, "mixer") is not MultiHeadAttention:
+    if not is_attention:
         mixer = factory(options, "mixer", **common)
     if variant(options, "feed_forward") is not no_feed_forward:
         sizes = {"mlp_dim": options.mlp_dim, "activation": variant(options, "activation")}
@@ -211,6 +236,7 @@ def make_block(options: ModelOptions, side: str = "") -> ModuleFactory:
         factory(options, "wiring"),
         attention=attention,
         mixer=mixer,
+        convolution=optional(options, "convolution"),
         feed_forward=feed_forward,
         norm=norm_factory(options),
         dropout_rate=options.dropout_rate,
@@ -267,6 +293,7 @@ class Stack(nn.Module):
       options: Options of the model.
       causal: Whether no position may look ahead.
       max_length: Largest number of positions in an input.
+      vocab_size: Number of tokens in the vocabulary, or None if the input is not text.
       side: "encoder" or "decoder" in a model that has both.
       grid: Numbers of rows and columns of patches, if the input is an image.
     """
@@ -274,6 +301,7 @@ class Stack(nn.Module):
     options: ModelOptions
     causal: bool
     max_length: int
+    vocab_size: int | None = None
     side: str = ""
     grid: tuple[int, int] | None = None
 
@@ -283,6 +311,7 @@ class Stack(nn.Module):
         embedded: Array,
         positions: Array | None = None,
         *,
+        tokens: Array | None = None,
         segments: Array | None = None,
         memory: Array | None = None,
         memory_mask: Array | None = None,
@@ -293,6 +322,7 @@ class Stack(nn.Module):
         Args:
           embedded: [..., L, D].
           positions: [..., L] int; None counts from 0, or from the end of a cache.
+          tokens: [..., L] int, for blocks that read them; None if the input is not text.
           segments: [..., L] int; different segments and segment 0 are hidden. None hides nothing.
           memory: Input of the blocks' cross-attention, [..., M, D], or None.
           memory_mask: [..., L, M] bool.
@@ -320,7 +350,9 @@ class Stack(nn.Module):
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         terms = self._terms("positions", options, positions)
-        common = Context(memory=memory, memory_mask=memory_mask, slot=slot, train=train)
+        common = Context(
+            memory=memory, memory_mask=memory_mask, tokens=tokens, slot=slot, train=train
+        )
         contexts = self._contexts(specs, terms, positions, segments, common)
         if slot is not None:  # terms cover the whole cache; queries are the new tokens
             terms = of_queries(terms, slot.first, slot.count)
@@ -328,8 +360,11 @@ class Stack(nn.Module):
         hidden = add_positions(embedded, terms)
         if options.embedding_norm:
             hidden = norm_factory(options)(name="embedding_norm")(hidden)
+        if (stem := optional(options, "stem")) is not None and specs:
+            hidden = stem(name="stem")(hidden, contexts[specs[0].letter])
         hidden = nn.Dropout(options.dropout_rate, deterministic=not train)(hidden)
         hidden = site(self, "embedded", hidden)
+        contexts = {k: dataclasses.replace(c, embedded=hidden) for k, c in contexts.items()}
         policy = made(options, "remat") if train and options.remat != "none" else None
         try:
             hidden = self._run(specs, hidden, contexts, policy)
@@ -342,6 +377,8 @@ class Stack(nn.Module):
             ) from error
         if _wiring(options).final_norm:
             hidden = norm_factory(options)(name="final_norm")(hidden)
+        if (train or self.is_initializing()) and self.causal and specs:
+            self._look_ahead(hidden, embedded, specs[-1], contexts[specs[-1].letter])
         return site(self, "hidden", nan_on_overflow(hidden, slot))
 
     @nn.nowrap
@@ -372,6 +409,8 @@ class Stack(nn.Module):
             return rematerialised(make, policy, prevent_cse)
 
         first, carry, streams = 0, Carry(), list[Array]()
+        wiring, own = _wiring(self.options), _options_of_wiring(self.options)
+        hidden = wiring.enter(hidden, **own)
         if "blocks" in self.variables.get("params", {}):
             if any(spec.reads or spec.owner != number for number, spec in enumerate(specs)):
                 raise ValueError(
@@ -384,7 +423,11 @@ class Stack(nn.Module):
             first = len(specs) - len(specs) % len(unit)
             makes = [make_of(spec, prevent_cse=False) for spec in unit]
             letters = [spec.letter for spec in unit]
-            hidden, carry = scan_units(makes, letters, first, hidden, contexts)
+            kinds = {
+                kind: self.variables[kind] for kind in ("params", "state") if kind in self.variables
+            }
+            own = {kind: tree["blocks"] for kind, tree in kinds.items() if "blocks" in tree}
+            hidden, carry = scan_units(makes, letters, first, hidden, contexts, own)
         for number, spec in enumerate(specs[first:], first):
             streams.append(hidden)
             if spec.reads:
@@ -399,7 +442,27 @@ class Stack(nn.Module):
                 make = with_params(make, self.variables["params"][f"block_{spec.owner}"])
             context = dataclasses.replace(contexts[spec.letter], layer=number)
             hidden, carry = make(name=f"block_{number}")(hidden, carry, context)
-        return hidden
+        return wiring.leave(hidden, carry, **own)
+
+    @nn.nowrap
+    def _look_ahead(
+        self, hidden: Array, embedded: Array, spec: BlockSpec, context: Context
+    ) -> None:
+        """Applies the heads that predict further tokens; they sow what is to be scored."""
+        heads = optional(self.options, "heads")
+        if heads is None:
+            return
+        make = make_block(spec.options, self.side)
+
+        def apply_block(name: str, hidden: Array) -> Array:
+            stream = _wiring(self.options).enter(hidden, **_options_of_wiring(self.options))
+            stream, carry = make(name=f"block_{name}")(stream, Carry(), context)
+            return _wiring(self.options).leave(stream, carry, **_options_of_wiring(self.options))
+
+        context = dataclasses.replace(context, layer=len(block_specs(self.options)))
+        init = initializers(self.options).embedding
+        parts = (apply_block, norm_factory(self.options), init)
+        heads(name="heads")(hidden, embedded, *parts)
 
     @nn.nowrap
     def _terms(self, name: str, options: ModelOptions, positions: Array) -> PositionTerms:
@@ -423,8 +486,10 @@ class Stack(nn.Module):
             width=options.width,
             num_heads=options.num_heads,
             head_dim=head_dim,
+            value_dim=options.value_dim or head_dim,
             scale=head_dim**-0.5 if scale is None else scale,
             max_length=self.max_length,
+            vocab_size=self.vocab_size,
             causal=self.causal,
             grid=self.grid,
         )

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.blocks import Carry, Context
+from transformer_jax.blocks import Context
+from transformer_jax.carry import Carry, carry_of_scan
 from transformer_jax.linear import ModuleFactory
 
 
@@ -33,6 +35,7 @@ def scan_units(
     count: int,
     hidden: Array,
     contexts: Mapping[str, Context],
+    own: Mapping[str, Any],
 ) -> tuple[Array, Carry]:
     """Applies `count` blocks, as repetitions of a unit of blocks, in one loop named `blocks`.
 
@@ -42,18 +45,30 @@ def scan_units(
       count: Total number of blocks, a multiple of the number in the unit.
       hidden: Residual stream, [..., L, D].
       contexts: Context of each layer type, by letter.
+      own: Stacked variables of the loop, by collection.
     """
     unit = len(makes)
     scan = nn.scan(
         Unit,
-        variable_axes={"params": 0, "losses": 0},
+        variable_axes={"params": 0, "losses": 0, "state": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=(0, nn.broadcast),
         length=count // unit,
     )
     numbers = jnp.arange(count).reshape(-1, unit)
     units = scan(tuple(makes), tuple(letters), name="blocks")
-    (hidden, carry), _ = units((hidden, Carry()), numbers, dict(contexts))
+
+    def one_unit() -> Carry:
+        """Applies the first unit alone, to see what it hands on."""
+        variables = {kind: jax.tree.map(lambda leaf: leaf[0], tree) for kind, tree in own.items()}
+        rngs = {"dropout": jax.random.key(0)}
+        alone = Unit(tuple(makes), tuple(letters), parent=None)
+        arguments = ((hidden, Carry()), numbers[0], dict(contexts))
+        ((_, carry), _), _ = alone.apply(variables, *arguments, rngs=rngs, mutable=["losses"])
+        return carry
+
+    carry = carry_of_scan(jax.eval_shape(one_unit))
+    (hidden, carry), _ = units((hidden, carry), numbers, dict(contexts))
     return hidden, carry
 
 

@@ -21,7 +21,7 @@ from transformer_jax.config_files import flatten, own_modules, resolved
 from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.paths import by_path
+from transformer_jax.paths import by_path, variables_of
 from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.initial_files import fingerprint_of
 from transformer_jax.runs.provenance import surroundings
@@ -146,11 +146,11 @@ def _look(model: Any) -> Callable:
 
     def look(params: Any, batch: Any, changed: list) -> tuple:
         def mean_loss(params: Any) -> jax.Array:
-            loss, sums, _ = score_batch(model, params, batch)
+            loss, sums, *_ = score_batch(model, params, batch)
             return safe_mean(loss, sums.weight.sum())
 
         def forward(inputs: dict) -> tuple[jax.Array, jax.Array]:
-            logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+            logits, state = model.apply(variables_of(params), **inputs, mutable=["intermediates"])
             values = values_by_site(state.get("intermediates", {}))
             entering = values.get("embedded", values.get("encoder.embedded"))
             if entering is None:  # a user-defined architecture without sites

@@ -66,7 +66,8 @@ def _load(cell: Cell, prepared: Prepared) -> Run:
             f"{cell.path}: its checkpoints were removed (runs gc --checkpoints); remove the "
             "folder, and ablate trains the cell again"
         )
-    params = evaluated_params(restored.state.opt_state, restored.state.params)
+    trained = restored.state
+    params = evaluated_params(trained.opt_state, trained.params, trained.state)
     return prepared.run(params, restored.step)
 
 

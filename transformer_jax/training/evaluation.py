@@ -43,7 +43,7 @@ def make_score(
 
     def score(params: Any, batch: Batch) -> Sums:
         with sharded(sharding):
-            sums = score_batch(model, params, cut_examples(batch, 0), chunk=chunk)[1]
+            sums = score_batch(model, params, cut_examples(batch, 0), chunk=chunk).sums
             return keep_everywhere(sums)
 
     program = jax.jit(score)

@@ -138,10 +138,11 @@ def load_run(
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train the run first")
     directory.refuse_foreign_checkpoint(restored.step, restored.extra)
+    trained = restored.state
     return Run(
         config=config,
         model=model,
-        params=evaluated_params(restored.state.opt_state, restored.state.params),
+        params=evaluated_params(trained.opt_state, trained.params, trained.state),
         tokenizer=tokenizer,
         step=restored.step,
         classes=tuple(manifest["data"].get("classes", ())),

@@ -549,6 +549,8 @@ class Member:
         from transformer_jax.training.run import to_write
 
         state = self.state if state is None else state
-        params = self.prepared.unstacked(evaluated_params(state.opt_state, state.params))
+        params = self.prepared.unstacked(
+            evaluated_params(state.opt_state, state.params, state.state)
+        )
         run = self.prepared.run(get(params) if get else params, self.directory.step, self.config)
         return run if get else to_write(run, self.prepared.sharding)

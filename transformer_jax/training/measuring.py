@@ -19,6 +19,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS, metric_facts
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of, hash_of_file
+from transformer_jax.paths import variables_of
 from transformer_jax.placement import sharded
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
 from transformer_jax.training.objectives import Sums, by_example
@@ -189,7 +190,7 @@ def _sums_by_example(
 ) -> tuple:
     """Returns a metric's sums for each example as a tuple of arrays [B, ...]."""
     with sharded(sharding):
-        logits = model.apply({"params": params}, **batch["inputs"])
+        logits = model.apply(variables_of(params), **batch["inputs"])
     given = {**batch, "logits": logits}
     value = function(**{name: given[name] for name in _ON_DEVICE & _arguments_of(function)})
     return value if isinstance(value, tuple) else (value, by_example(batch["weights"]))

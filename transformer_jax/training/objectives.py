@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.options import Share
+from transformer_jax.options import NonNegative, Share
+from transformer_jax.paths import by_path, variables_of
 from transformer_jax.shapes import widen
 
 RowLosses = Callable[[Array, Array], Array]
@@ -95,16 +96,24 @@ def safe_mean(value: Array, weight: Array) -> Array:
 class CrossEntropy:
     """Cross-entropy: minus the logarithm of the target's probability.
 
+    A z-loss, z (log sum of exp of the logits)^2, keeps logits near probabilities (Chowdhery et al.
+    2022, arXiv:2204.02311, section 5).
+
     Attributes:
       smoothing: Fraction of the target's probability spread over all classes (Szegedy et al.
         2016, arXiv:1512.00567, section 7); only in the training loss.
+      z_loss: Weight z of the z-loss; 1e-4 in the paper; only in the training loss.
     """
 
     smoothing: Share = 0.0
+    z_loss: NonNegative = 0.0
 
     def losses(self, logits: Array, targets: Array) -> Array:
         """Returns the loss of each target in nats: [..., V] and [...] -> [...]."""
-        return cross_entropy(logits, targets, self.smoothing)
+        losses = cross_entropy(logits, targets, self.smoothing)
+        if not self.z_loss:
+            return losses
+        return losses + self.z_loss * jnp.square(jax.nn.logsumexp(widen(logits), axis=-1))
 
 
 def chunk_length(shape: tuple[int, int, int], chosen: int | None) -> int:
@@ -128,6 +137,15 @@ def chunk_length(shape: tuple[int, int, int], chosen: int | None) -> int:
 OBJECTIVES = {"cross_entropy": CrossEntropy}
 
 
+class Score(NamedTuple):
+    """Result of score_batch."""
+
+    loss: Array  # sum of all weighted losses, which may be differentiated
+    sums: Sums  # of each example, arrays [B], which may not
+    added: Array  # sum of the values sown under `losses`, [B], 0 in most models
+    state: Any = None  # the collection `state` after a training step, if the model has one
+
+
 def score_batch(
     model: nn.Module,
     params: Any,
@@ -136,31 +154,44 @@ def score_batch(
     key: Array | None = None,
     chunk: int | None = None,
     **options: Any,
-) -> tuple[Array, Sums, Array]:
-    """Returns a batch's total loss, the Sums of each example, and the losses that layers add.
+) -> Score:
+    """Returns a batch's total loss, the Sums of each example, and what layers add.
 
     Args:
       model: A model that takes the batch's inputs and `return_hidden`, and has a method `project`,
         as Decoder does; or a model without `project`, which returns logits.
-      params, batch: Its parameters, and a batch of a task.
+      params: Its parameters, with its `state` if it has one; see paths.with_state.
+      batch: A batch of a task.
       objective, key: A built-in or user-defined objective, and its PRNG key.
       chunk: Number of positions whose logits are computed at a time; see chunk_length.
       **options: Further arguments of `model.apply`, such as train and rngs.
-    Returns:
-      The sum of all weighted losses, which may be differentiated; Sums with arrays [B], which may
-      not; and the sum of the values sown under `losses`, [B], 0 in most models.
     """
-    variables = {"params": params}
+    variables = variables_of(params)
     project = None
     if hasattr(model, "project"):
         project = functools.partial(model.apply, variables, method="project")
         options["return_hidden"] = True
-    hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=["losses"])
+    mutable = ["losses", "ahead", "state"] if options.get("train") else ["losses"]
+    hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=mutable)
     loss, sums = _scored(objective, project, hidden, batch, key, chunk)
+    ahead = by_path(sown.get("ahead", {}))
+    weight = next((leaf for path, leaf in ahead.items() if "/weight/" in path), 0)
+    vectors = [leaf for path, leaf in ahead.items() if "/vectors/" in path]
+    for step, of_step in enumerate(vectors, 1):
+        loss += weight * _scored(objective, project, of_step, _shifted(batch, step), key, chunk)[0]
     added = jnp.zeros_like(sums.loss)
-    for leaf in jax.tree.leaves(sown):  # one from a scan has a leading axis of blocks
+    for leaf in jax.tree.leaves(sown.get("losses")):  # one from a scan has an axis of blocks
         added += leaf.sum(tuple(range(leaf.ndim - added.ndim)))
-    return loss, sums, added
+    return Score(loss, sums, added, sown.get("state"))
+
+
+def _shifted(batch: Batch, step: int) -> Batch:
+    """Returns a batch with the targets that come `step` positions later, in the same document."""
+    shift = lambda array: jnp.pad(array[:, step:], ((0, 0), (0, step)))  # noqa: E731
+    weights, segments = shift(batch["weights"]), batch["inputs"].get("segments")
+    if segments is not None:
+        weights = jnp.where(segments == shift(segments), weights, 0)
+    return {**batch, "targets": shift(batch["targets"]), "weights": weights}
 
 
 def _scored(

@@ -18,7 +18,7 @@ from transformer_jax.config_files import options_of, resolved
 from transformer_jax.initialisation import PARAMETRISATIONS
 from transformer_jax.options import Switch, Traced, TracedPositive, TracedShare, is_user_defined
 from transformer_jax.own import chosen
-from transformer_jax.paths import begins, path_text
+from transformer_jax.paths import begins, path_text, with_state
 from transformer_jax.resolve import options_read
 from transformer_jax.training.schedules import SCHEDULES
 
@@ -170,8 +170,15 @@ def weight_mean(decay: float) -> Transformation:
     return optax.GradientTransformation(WeightMean, update)  # ty: ignore[invalid-argument-type]
 
 
-def evaluated_params(opt_state: Any, params: Any) -> Any:
-    """Returns the weights to evaluate and load: their average if the optimizer keeps one."""
+def evaluated_params(opt_state: Any, params: Any, state: Any = None) -> Any:
+    """Returns the weights to evaluate and load: their average if the optimizer keeps one.
+
+    They hold `state`, the collection of that name, if the model has one; see paths.with_state.
+    """
+    return with_state(_average_or(params, opt_state), state)
+
+
+def _average_or(params: Any, opt_state: Any) -> Any:
     kinds = (WeightMean, optax.contrib.ScheduleFreeState)
     for state in jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, kinds)):
         if isinstance(state, WeightMean):

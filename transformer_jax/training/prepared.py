@@ -19,6 +19,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.models.stack import Transformer
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
+from transformer_jax.paths import variables_of, with_state
 from transformer_jax.placement import (
     cut_examples,
     keep_everywhere,
@@ -136,11 +137,14 @@ class Prepared:
             return state, []
         from transformer_jax.training.warm_start import start_from
 
-        drawn, tokenizer = self.unstacked(state.params), self.task.tokenizer
-        params, remarks = start_from(self.model, drawn, config.initial, tokenizer, self.allow)
+        drawn, tokenizer = self.unstacked(state), self.task.tokenizer
+        whole = with_state(drawn.params, drawn.state)
+        whole, remarks = start_from(self.model, whole, config.initial, tokenizer, self.allow)
+        variables = variables_of(whole)
+        params, held = variables["params"], variables.get("state", {})
         # Weights that an optimizer keeps, e.g. an average, must start from these too.
         opt_state = jax.jit(self.optimizer.init)(params)
-        return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
+        return self.stack(state._replace(params=params, opt_state=opt_state, state=held)), remarks
 
     @property
     def draw(self) -> Callable[[np.uint32], TrainState]:

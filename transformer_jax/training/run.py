@@ -21,6 +21,7 @@ from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.generation import generate_after, generate_from, stream_from
 from transformer_jax.options import is_user_defined
+from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole
 from transformer_jax.resolve import stated
 from transformer_jax.runs.notebook import html_table
@@ -345,7 +346,7 @@ def logits_of(model: Any, params: Any, inputs: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _apply(model: Any, params: Any, inputs: Any) -> jax.Array:
-    return model.apply({"params": params}, **inputs)
+    return model.apply(variables_of(params), **inputs)
 
 
 def _key_of(seed: int) -> jax.Array:

@@ -14,6 +14,7 @@ from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
 from transformer_jax.options import imported
+from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole
 from transformer_jax.training.run import Run, logits_of
 
@@ -55,7 +56,7 @@ def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
     """Returns tokens [B, L + 1] with the model's answers filled in."""
     tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
     asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
-    longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
+    longer = lambda row: model.apply(variables_of(params), row[:, :-1])  # noqa: E731
     return feed_back(longer, tokens, asked)
 
 

@@ -11,6 +11,7 @@ import optax
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.paths import with_state
 from transformer_jax.placement import cut_examples
 from transformer_jax.training.objectives import CrossEntropy, Sums, safe_mean, score_batch, total
 
@@ -21,6 +22,7 @@ class TrainState(NamedTuple):
     step: Array  # number of updates so far, int32
     params: Any
     opt_state: Any
+    state: Any = {}  # noqa: RUF012, the model's collection `state`, outside the gradient
 
 
 class StepRecord(NamedTuple):
@@ -36,47 +38,53 @@ def draw_state(
 ) -> TrainState:
     """Returns a state at step 0, drawn with a seed, for a model that has `example_inputs`."""
     init_key, _ = jax.random.split(jax.random.key(seed))
-    params = model.init(init_key, **model.example_inputs())["params"]
-    return TrainState(jnp.int32(0), params, optimizer.init(params))
+    variables = model.init(init_key, **model.example_inputs())
+    params = variables["params"]
+    return TrainState(jnp.int32(0), params, optimizer.init(params), variables.get("state", {}))
 
 
 def make_mean_gradients(
     model: nn.Module, objective: Any, accumulation: int, chunk: int | None = None
-) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
-    """Returns a function from (parameters, batch, key) to gradients of the mean loss, and Sums.
+) -> Callable[..., tuple[Any, Sums, Any]]:
+    """Returns a function to gradients of the mean loss, Sums, and the model's new state.
 
-    The mean is over all weighted targets of the batch. The sums over its `accumulation` parts are
+    Its arguments are parameters, batch, key, and the collection `state` if the model has one. The
+    mean is over all weighted targets of the batch. The sums over its `accumulation` parts are
     added and divided once, so the result is that of the whole batch even if the parts have
     different numbers of real tokens. Losses that layers add (e.g. load balancing) enter the
-    gradients, but not the sums.
+    gradients, but not the sums. All parts read the same state; the new state is their mean.
     """
 
-    def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
+    def loss_sum(params: Any, state: Any, part: Batch, key: Array) -> tuple[Array, tuple]:
         own_key = jax.random.fold_in(key, 1)  # for random numbers of the objective
         options = {"chunk": chunk, "train": True, "rngs": {"dropout": key}}
-        loss, sums, added = score_batch(model, params, part, objective, own_key, **options)
+        both = with_state(params, state)
+        loss, sums, added, new = score_batch(model, both, part, objective, own_key, **options)
         # Losses of layers are per example, so they are multiplied by the weight of its targets: in
         # the end everything is divided by the weight of all targets.
-        return loss + (added * sums.weight).sum(), total(sums)
+        return loss + (added * sums.weight).sum(), (total(sums), new or {})
 
     differentiate = jax.grad(loss_sum, has_aux=True)
 
-    def in_parts(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
+    def in_parts(params: Any, state: Any, batch: Batch, key: Array) -> tuple[Any, tuple]:
         split = lambda leaf: leaf.reshape(accumulation, -1, *leaf.shape[1:])  # noqa: E731
         parts = cut_examples(jax.tree.map(split, batch), 1)
         keys = jax.random.split(key, accumulation)
 
         def add(carry: tuple, part: tuple) -> tuple[tuple, None]:
-            return jax.tree.map(jnp.add, carry, differentiate(params, *part)), None
+            return jax.tree.map(jnp.add, carry, differentiate(params, state, *part)), None
 
-        shapes = jax.eval_shape(differentiate, params, batch, key)
+        shapes = jax.eval_shape(differentiate, params, state, batch, key)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return jax.lax.scan(add, zeros, (parts, keys))[0]
+        summed, (sums, states) = jax.lax.scan(add, zeros, (parts, keys))[0]
+        return summed, (sums, jax.tree.map(lambda leaf: leaf / accumulation, states))
 
-    def mean_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
+    def mean_gradients(
+        params: Any, batch: Batch, key: Array, state: Any = None
+    ) -> tuple[Any, Sums, Any]:
         sum_up = differentiate if accumulation == 1 else in_parts
-        summed, sums = sum_up(params, batch, key)
-        return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed), sums
+        summed, (sums, state) = sum_up(params, state or {}, batch, key)
+        return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed), sums, state
 
     return mean_gradients
 
@@ -100,14 +108,14 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepRecord]:
         key = jax.random.fold_in(dropout_key, state.step)
-        gradients, sums = mean_gradients(state.params, batch, key)
+        gradients, sums, held = mean_gradients(state.params, batch, key, state.state)
         norm = optax.tree.norm(gradients)
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        updated = TrainState(state.step + 1, params, opt_state)
+        updated = TrainState(state.step + 1, params, opt_state, held)
         # lax.cond would copy the whole state on a GPU, and clipping would compute the norm again.
         updated = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
         return updated, StepRecord(loss, norm, finite)

@@ -9,9 +9,9 @@ from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.feedforward import FeedForward
+from transformer_jax.feedforward import FeedForward, GatedFeedForward
 from transformer_jax.linear import Initializer, Linear
-from transformer_jax.options import Count, NonNegative
+from transformer_jax.options import Count, Natural, NonNegative, Positive, Switch
 from transformer_jax.sites import site
 
 
@@ -29,6 +29,12 @@ class MixtureOfExperts(FeedForward):
     (Fedus et al., equation 4), is 1 if all experts are used equally. It is computed per sequence,
     padding included, and stored under `losses`, multiplied by `balance`. There are no biases.
 
+    As in DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16), the shares can be sigmoids, and shared
+    experts can be added, which all tokens use (arXiv:2401.06066, equation 9). With a `bias_rate` u,
+    experts are chosen by their share plus a bias b_e, which every update changes by u sign(mean
+    load - load of e), outside the gradient (Wang et al. 2024, arXiv:2408.15664, algorithm 1); set
+    `balance` to 0 then. The biases and the latest loads are in the collection `state`.
+
     Attributes:
       mlp_dim: Number of hidden features of each expert, F; 4 * width if None.
       use_bias: Ignored; every feed-forward layer takes this argument, and experts have no biases.
@@ -39,6 +45,15 @@ class MixtureOfExperts(FeedForward):
       balance: Weight of the load-balancing loss; 0.01 in the paper.
       computed: Experts computed for each token: all of them, or only the chosen ones.
       block: Number of tokens computed together, if only the chosen experts are computed.
+      router: Function from router scores to shares.
+      normalised: Whether the shares of the chosen experts are divided by their sum, if there are
+        several.
+      share_gain: Factor of the shares; 2.5 in DeepSeek-V3.
+      gated: Whether experts have gates, as in GatedFeedForward, by default with 8/3 of the width.
+      num_shared: Number of shared experts, which make one layer of num_shared * mlp_dim features.
+      shared_gate: Whether a gate sigmoid(x w) multiplies the shared experts' output, as in
+        Qwen3-Next.
+      bias_rate: Change u of the biases by an update; 0.001 in the papers; 0 for no biases.
     """
 
     use_bias: bool = False
@@ -47,6 +62,13 @@ class MixtureOfExperts(FeedForward):
     balance: NonNegative = 0.01
     computed: Literal["all", "chosen"] = "all"
     block: Count = 32
+    router: Literal["softmax", "sigmoid"] = "softmax"
+    normalised: Switch = True
+    share_gain: Positive = 1.0
+    gated: Switch = False
+    num_shared: Natural = 0
+    shared_gate: Switch = False
+    bias_rate: NonNegative = 0.0
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -61,39 +83,86 @@ class MixtureOfExperts(FeedForward):
                 f"got {self.num_chosen}"
             )
         width = inputs.shape[-1]
-        mlp_dim = self.mlp_dim or 4 * width
+        mlp_dim = self.mlp_dim or round((8 / 3 if self.gated else 4) * width)
         router = Linear(self.num_experts, False, self.kernel_init, name="router")
         wide = jnp.promote_types(inputs.dtype, jnp.float32)
         scores_LE = router(inputs.astype(wide))
-        shares_LE = jax.nn.softmax(scores_LE, axis=-1)
-        _, chosen = jax.lax.top_k(scores_LE, self.num_chosen)
+        share = jax.nn.softmax if self.router == "softmax" else jax.nn.sigmoid
+        shares_LE = share(scores_LE)
+        ranked_LE = shares_LE + self._biases() if self.bias_rate else scores_LE
+        _, chosen = jax.lax.top_k(ranked_LE, self.num_chosen)
         taken_LE = jax.nn.one_hot(chosen, self.num_experts, dtype=wide).sum(-2)
         gates_LE = shares_LE * taken_LE
-        if self.num_chosen > 1:  # a single one would be 1 and teach the router nothing
+        if self.normalised and self.num_chosen > 1:  # one alone would be 1, and teach nothing
             gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
+        if self.share_gain != 1:
+            gates_LE = gates_LE * self.share_gain
         used_E, asked_E = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
         balance = self.num_experts * (jax.lax.stop_gradient(used_E) * asked_E).sum(-1)
         self.sow("losses", "balance", self.balance * balance)
-        up = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
+        if self.bias_rate and chosen.size and self.is_mutable_collection("state"):
+            self._count(used_E.reshape(-1, self.num_experts).mean(0))
+        mixed = self._mixed(inputs, chosen, gates_LE, mlp_dim)
+        return mixed + self._shared(inputs, mlp_dim) if self.num_shared else mixed
+
+    def _mixed(self, inputs: Array, chosen: Array, gates: Array, mlp_dim: int) -> Array:
+        """Sums the outputs of the chosen experts, times gates [..., L, E]: [..., L, D]."""
+        names, init = ("gate", "up") if self.gated else ("up",), self.kernel_init
+        read = [Experts(self.num_experts, mlp_dim, init, self.dtype, name=n) for n in names]
         out_init = self.out_init or self.kernel_init
-        down = Experts(self.num_experts, width, out_init, self.dtype, name="down")
+        down = Experts(self.num_experts, inputs.shape[-1], out_init, self.dtype, name="down")
         if self.computed == "chosen" and chosen.size:  # without tokens there are no blocks
-            gates_Lk = jnp.take_along_axis(gates_LE, chosen, axis=-1)
-            return self._of_chosen(inputs, chosen, gates_Lk, up, down)
-        hidden_LEF = site(self, "hidden", self.activation(up(inputs[..., None, :])))
+            gates_Lk = jnp.take_along_axis(gates, chosen, axis=-1)
+            return self._of_chosen(inputs, chosen, gates_Lk, read, down)
+        hidden_LEF = site(self, "hidden", self._activated([e(inputs[..., None, :]) for e in read]))
         written_LED = down(hidden_LEF)
-        return (written_LED * gates_LE[..., None].astype(written_LED.dtype)).sum(-2)
+        return (written_LED * gates[..., None].astype(written_LED.dtype)).sum(-2)
+
+    def _activated(self, read: list[Array]) -> Array:
+        """Returns the hidden features, from those of the up maps, or of the gates and up maps."""
+        return self.activation(read[0]) * read[1] if self.gated else self.activation(read[0])
+
+    def _shared(self, inputs: Array, mlp_dim: int) -> Array:
+        """Applies the shared experts: [..., L, D] -> [..., L, D]."""
+        make = GatedFeedForward if self.gated else FeedForward
+        sizes = (mlp_dim * self.num_shared, self.activation, False)
+        inits = (self.kernel_init, self.out_init, self.dtype)
+        written = make(*sizes, *inits, name="shared")(inputs)
+        if not self.shared_gate:
+            return written
+        gate = Linear(1, False, self.kernel_init, self.dtype, name="shared_gate")(inputs)
+        return jax.nn.sigmoid(gate) * written
+
+    def _biases(self) -> Array:
+        """Returns the biases [E] after the latest update, float32."""
+        zeros = jnp.zeros(self.num_experts)
+        bias, load = (self.get_variable("state", name, zeros) for name in ("bias", "load"))
+        # The loads are kept instead of the new biases: means of them over the parts of a batch are
+        # those of the whole batch.
+        return bias + self.bias_rate * jnp.sign(load.mean() - load)
+
+    def _count(self, load: Array) -> None:
+        """Stores the biases that were used, and the loads of the experts, [E]."""
+        is_first = self.is_initializing()
+        bias = jnp.zeros(self.num_experts) if is_first else self._biases()
+        self.put_variable("state", "bias", bias)
+        self.put_variable("state", "load", jnp.zeros_like(load) if is_first else load)
 
     def _of_chosen(
-        self, inputs: Array, chosen: Array, gates: Array, up: "Experts", down: "Experts"
+        self,
+        inputs: Array,
+        chosen: Array,
+        gates: Array,
+        up: list["Experts"],
+        down: "Experts",
     ) -> Array:
         """Sums the chosen experts' outputs: [..., L, D], [..., L, k] twice -> [..., L, D]."""
         k = self.num_chosen
         routes = routes_of(chosen.reshape(-1, k), self.num_experts, self.block)
         blocks_NCD = routes.to_blocks(inputs.reshape(-1, inputs.shape[-1]))
-        read = routes.to_pairs(up.of_blocks(blocks_NCD, routes.expert))
-        read = read.reshape(*chosen.shape, read.shape[-1])
-        hidden = site(self, "hidden", self.activation(read))
+        pairs = [routes.to_pairs(each.of_blocks(blocks_NCD, routes.expert)) for each in up]
+        read = [each.reshape(*chosen.shape, each.shape[-1]) for each in pairs]
+        hidden = site(self, "hidden", self._activated(read))
         filled_NCF = routes.pairs_to_blocks(hidden.reshape(-1, k, hidden.shape[-1]))
         written = routes.to_pairs(down.of_blocks(filled_NCF, routes.expert))
         weighted = written.reshape(*chosen.shape, -1) * gates[..., None].astype(written.dtype)

@@ -8,7 +8,8 @@ from jax import Array
 from transformer_jax.attention import AttentionCall, AttentionVariant, split_heads
 from transformer_jax.cache import keep_state, kept_state
 from transformer_jax.linear import Linear
-from transformer_jax.options import InitialSize
+from transformer_jax.options import Count, InitialSize
+from transformer_jax.variants.delta_rule import delta_rule
 from transformer_jax.variants.running_sums import (
     document_starts,
     logs_of_counts,
@@ -23,16 +24,18 @@ class GatedDeltaRule(AttentionVariant):
     S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T; the output is S_t^T q_t / sqrt(d), with
     queries and keys of length 1. Yang et al. 2025, arXiv:2412.06464, equation 10, with Mamba-2's
     decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4, and its initial values: e^A = 1,
-    2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write). Tokens are
-    read one by one. A document (a run of equal segments) begins with an empty memory.
+    2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write). A document (a
+    run of equal segments) begins with an empty memory.
 
     Attributes:
       gate_bias: Whether the maps W_decay and W_write have a bias.
       std: Standard deviation of the initial kernels of these maps.
+      chunk: Number of tokens processed in one pass; affects only time and memory.
     """
 
     gate_bias: bool = False
     std: InitialSize = 0.02
+    chunk: Count = 32
 
     def keeps_state(self, call: AttentionCall) -> bool:
         """Returns whether the call continues a cache.
@@ -67,26 +70,24 @@ class GatedDeltaRule(AttentionVariant):
         offset_H = self.param("offset", time_steps, (heads,))
         decay, write = (self._gate(name, heads, call.inputs, wide) for name in ("decay", "write"))
         step_HL = jax.nn.softplus(decay + offset_H[:, None])
-        decay_HL, write_HL = jnp.exp(-jnp.exp(rate_H)[:, None] * step_HL), jax.nn.sigmoid(write)
+        log_decay_HL, write_HL = -jnp.exp(rate_H)[:, None] * step_HL, jax.nn.sigmoid(write)
         if segment is not None:
-            decay_HL = jnp.where(document_starts(segment)[..., None, :], 0, decay_HL)
             write_HL = write_HL * (segment != 0)[..., None, :]
 
-        def read(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
-            query_K, key_K, value_V, decay_H, write_H = token
-            state = state * decay_H[..., None, None]
-            wrong_V = value_V - jnp.einsum("...K,...KV->...V", key_K, state)
-            state = state + write_H[..., None, None] * key_K[..., :, None] * wrong_V[..., None, :]
-            return state, jnp.einsum("...K,...KV->...V", query_K, state)
-
-        tokens = [jnp.moveaxis(array, -2, 0) for array in (query, key, value)]
-        tokens += [jnp.moveaxis(array, -1, 0) for array in (decay_HL, write_HL)]
         empty = jnp.zeros((*key.shape[:-2], key.shape[-1], value.shape[-1]), wide)
         reads_on = self.keeps_state(call)
-        state = kept_state(self, 0, reads_on, empty)
-        state, mixed_HLV = jax.lax.scan(read, state, tuple(tokens))
+        mixed_HLV, state = delta_rule(
+            query,
+            key,
+            value,
+            log_decay_HL[..., None],
+            write_HL,
+            kept_state(self, 0, reads_on, empty),
+            chunk=self.chunk,
+            starts=None if segment is None else document_starts(segment)[..., None, :],
+        )
         keep_state(self, 0, reads_on, state)
-        return (jnp.moveaxis(mixed_HLV, 0, -2) / root).astype(dtype)
+        return (mixed_HLV / root).astype(dtype)
 
     def _gate(self, name: str, heads: int, inputs: Array, dtype: jnp.dtype) -> Array:
         """Returns the values of a gate before its activation: [..., L, D] -> [..., H, L]."""

@@ -11,6 +11,7 @@ from transformer_jax.cache import CacheSlot, keep_state, kept_state
 from transformer_jax.linear import Initializer, Linear
 from transformer_jax.norms import RMSNorm
 from transformer_jax.options import Count, Positive
+from transformer_jax.variants.convolutions import convolved, uniform
 from transformer_jax.variants.running_sums import (
     document_starts,
     logs_of_counts,
@@ -99,32 +100,8 @@ class StateSpace(nn.Module):
 
     def _convolve(self, inputs: Array, segment: Array | None, slot: CacheSlot | None) -> Array:
         """Convolves each channel over the latest tokens of the same document."""
-        size, channels = self.conv_size, inputs.shape[-1]
-        kernel = self.param("conv_kernel", _uniform(size), (size, channels))
+        channels = inputs.shape[-1]
+        kernel = self.param("conv_kernel", uniform, (self.conv_size, channels))
         bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
-        empty = jnp.zeros((*inputs.shape[:-2], size - 1, channels), inputs.dtype)
-        reads_on = slot is not None
-        read = jnp.concatenate([kept_state(self, 1, reads_on, empty), inputs], axis=-2)
-        keep_state(self, 1, reads_on, read[..., read.shape[-2] - (size - 1) :, :])
-        length, mixed_LC = inputs.shape[-2], bias.astype(inputs.dtype)
-        documents = None if segment is None else jnp.cumsum(document_starts(segment), axis=-1)
-        for back in range(size):
-            first = size - 1 - back
-            shifted_LC = read[..., first : first + length, :] * kernel[first].astype(inputs.dtype)
-            if documents is not None and back:
-                ahead = [(0, 0)] * (documents.ndim - 1)
-                before = jnp.pad(documents, [*ahead, (back, 0)], constant_values=-1)
-                is_same = documents == before[..., : documents.shape[-1]]
-                shifted_LC = jnp.where(is_same[..., None], shifted_LC, 0)
-            mixed_LC = mixed_LC + shifted_LC
-        return mixed_LC
-
-
-def _uniform(size: int) -> Initializer:
-    """Returns an initialiser, uniform in +-1 / sqrt(size), as in PyTorch's convolutions."""
-    bound = size**-0.5
-
-    def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return init
+        mixed_LC = convolved(self, 1, inputs, kernel, segment, slot)
+        return mixed_LC + bias.astype(inputs.dtype)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.blocks import Block, Carry, Context
@@ -15,20 +17,24 @@ from transformer_jax.sites import site
 class Sequential(Block):
     """Abstract base class of wirings that connect all branches in sequence, in the same way."""
 
-    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
         """Returns the stream [..., L, D] after a branch, given the branch's name and the stream."""
         raise NotImplementedError
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
+        """[..., L, D] -> [..., L, D]; parts may add to the carry."""
         drop = self.branch_dropout(context)
-        hidden = self.connect(self.kind, lambda read: drop(self.mix(read, context)), hidden)
+        mix = lambda read: drop(self.mix(read, carry, context))  # noqa: E731
+        hidden = self.connect(self.kind, mix, hidden, context)
         if context.memory is not None:
             attend = lambda read: drop(self.attend_memory(read, context))  # noqa: E731
-            hidden = self.connect("cross_attention", attend, hidden)
+            hidden = self.connect("cross_attention", attend, hidden, context)
         if self.feed_forward is not None:
-            hidden = self.connect("feed_forward", lambda read: drop(self.feed(read)), hidden)
+            feed = lambda read: drop(self.feed(read, context))  # noqa: E731
+            hidden = self.connect("feed_forward", feed, hidden, context)
         return site(self, "residual", hidden), carry
 
 
@@ -49,9 +55,26 @@ class SandwichNorm(Sequential):
     """x + norm(f(norm(x))): CogView's wiring (Ding et al. 2021, arXiv:2105.13290, section 2.4)."""
 
     @nn.nowrap
-    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
         """[..., L, D] -> [..., L, D]."""
         return hidden + self.normed(f"{name}_out", branch(self.normed(name, hidden)))
+
+
+class DepthScaledNorm(Sequential):
+    """x + f(norm(x) / sqrt(l)) in block l = 1, 2, ...: norms that shrink with the depth.
+
+    Sun et al. 2025, arXiv:2502.05795, equation 5 ("LayerNorm scaling").
+    """
+
+    @nn.nowrap
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        gain = jax.lax.rsqrt(jnp.float32(context.layer + 1)).astype(hidden.dtype)
+        return hidden + branch(self.normed(name, hidden) * gain)
 
 
 class NoResidual(Sequential):
@@ -61,7 +84,9 @@ class NoResidual(Sequential):
     """
 
     @nn.nowrap
-    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
         """[..., L, D] -> [..., L, D]."""
         return branch(self.normed(name, hidden))
 
@@ -75,7 +100,9 @@ class ReZero(Sequential):
     final_norm: ClassVar[bool] = False
 
     @nn.nowrap
-    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
         """[..., L, D] -> [..., L, D]."""
         return hidden + Gain(1, nn.initializers.zeros, name=f"{name}_gain")(branch(hidden))
 
@@ -90,7 +117,9 @@ class LayerScale(Sequential):
     initial: InitialSize = 0.1
 
     @nn.nowrap
-    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
         """[..., L, D] -> [..., L, D]."""
         start = nn.initializers.constant(self.initial)
         gain = Gain(hidden.shape[-1], start, name=f"{name}_gain")
@@ -114,7 +143,9 @@ class DeepNorm(Sequential):
         return _deep_norm_gains(depth, side)[1]
 
     @nn.nowrap
-    def connect(self, name: str, branch: Callable[[Array], Array], hidden: Array) -> Array:
+    def connect(
+        self, name: str, branch: Callable[[Array], Array], hidden: Array, context: Context
+    ) -> Array:
         """[..., L, D] -> [..., L, D]."""
         alpha, _ = _deep_norm_gains(self.depth, self.side)
         return self.normed(name, alpha * hidden + branch(hidden))
@@ -143,16 +174,16 @@ class Parallel(Block):
 
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
-        """[..., L, D] -> [..., L, D]; the carry is unchanged."""
+        """[..., L, D] -> [..., L, D]; parts may add to the carry."""
         drop = self.branch_dropout(context)
         first = self.normed(self.kind, hidden)
 
         def normed(branch: str) -> Array:
             return first if self.share_norm else self.normed(branch, hidden)
 
-        total = hidden + drop(self.mix(first, context))
+        total = hidden + drop(self.mix(first, carry, context))
         if context.memory is not None:
             total = total + drop(self.attend_memory(normed("cross_attention"), context))
         if self.feed_forward is not None:
-            total = total + drop(self.feed(normed("feed_forward")))
+            total = total + drop(self.feed(normed("feed_forward"), context))
         return site(self, "residual", total), carry
