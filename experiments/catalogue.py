@@ -22,11 +22,19 @@ _TITLES = {
     "model.position": ("Positions", "Encodings of token positions."),
     "model.mixer": ("Mixers", "Layers that exchange information between positions."),
     "model.attention": ("Attention", "Weights from queries and keys."),
+    "model.values": ("Values", "Changes of the values of self-attention."),
+    "model.head_output": (
+        "Outputs of heads",
+        "Changes of what each head of self-attention returns.",
+    ),
     "model.mask": ("Masks", "Positions that self-attention may see."),
     "model.feed_forward": ("Feed-forward layers", "Layers applied to each position separately."),
     "model.activation": ("Activations", "Nonlinearities of the feed-forward layer."),
     "model.norm": ("Norms", "Normalisation; also of queries and keys (`model.query_key_norm`)."),
     "model.wiring": ("Wirings", "Arrangements of branches and norms in a block."),
+    "model.convolution": ("Convolutions", "Short convolutions of what a branch of a block reads."),
+    "model.stem": ("Stems", "Changes of the embedded input before the first block."),
+    "model.heads": ("Heads", "Predictions of further tokens, in training alone."),
     "model.skips": ("Skips", "Earlier residual streams that a block reads besides its own."),
     "model.remat": (
         "Rematerialisation",
@@ -58,8 +66,9 @@ products in the loss of one window and its gradient; they are not times. Laws ar
 `transformer_jax/laws.py`. For attention and mixers, operations are also given at 256, 1,024 and
 4,096 tokens (`local` with a window of 32).
 
-All variants work in every transformer, except contextual positions, prefix masks, state_space and
-gated_delta (decoders only), sinusoidal_2d (images only) and muP (decoders and vision transformers).
+All variants work in every transformer, except contextual positions, prefix masks, state_space,
+gated_delta and forgetting (decoders only), embeddings of tokens in blocks (text only), heads
+(models that write), sinusoidal_2d (images only) and muP (decoders and vision transformers).
 Learning rates and decay can be multiplied by parameter path
 (`--config.optimizer.learning_rate_multipliers=token_embedding=0.1`), and weights averaged
 (`--config.training.weight_ema=0.999`).

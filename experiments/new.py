@@ -1,6 +1,7 @@
 r"""Writes a component to start from: a working file, and its test.
 
-Families: attention, norm, position, mixer, task, metric, objective, optimizer, hook.
+Families: attention, values, stem, norm, position, mixer, feed_forward, wiring, task, metric,
+objective, optimizer, hook.
 
 Example:
   python -m experiments.new attention my_attention

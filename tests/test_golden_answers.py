@@ -84,7 +84,7 @@ def computed(name, params, batches):
     accumulation = prepared.config.training.accumulation
     params = nested(params)
     gradients = make_mean_gradients(prepared.model, prepared.objective, accumulation)
-    first, sums = jax.jit(gradients)(params, nested(batches[0]), jax.random.key(0))
+    first, sums, _ = jax.jit(gradients)(params, nested(batches[0]), jax.random.key(0))
     step = jax.jit(
         make_train_step(prepared.model, prepared.optimizer, 0, accumulation, prepared.objective)
     )

@@ -12,8 +12,7 @@ import pytest
 from tests.conftest import random_params
 from tests.test_components import double, rule_mask, softmax
 from transformer_jax.attention import AttentionCall
-from transformer_jax.blocks import Context
-from transformer_jax.carry import Carry
+from transformer_jax.blocks import Carry, Context
 from transformer_jax.inspection import capture
 from transformer_jax.laws import small_decoder
 from transformer_jax.masks import Causal
@@ -207,7 +206,7 @@ def test_hyper_connections_equal_a_loop_in_float64(name):
 
 
 def of_streams(name, streams, gates):
-    """What a branch reads [n], keeps [n, n] and writes [n], from streams [n, D] of a position."""
+    """Shares of the streams [n, D] of a position: read [n], kept [n, n] and written [n]."""
     read, kept, written = gates["read"], gates["kept"], gates["written"]
     of_read, of_kept, of_written = gates["scale"]
     if name == "hyper_connections":

@@ -15,11 +15,72 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.cache import CacheSlot
-from transformer_jax.carry import Carry
 from transformer_jax.linear import ModuleFactory
 from transformer_jax.masks import Mask
 from transformer_jax.positions import NO_TERMS, PositionTerms, Sizes
 from transformer_jax.sites import site
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Carry:
+    """Outputs of earlier blocks, by name.
+
+    A part of a block reads it and adds to it through `context.carry`; the block passes it on. In a
+    scan over blocks (`scan_layers`), where arrays of all blocks cannot be told apart, the first and
+    the latest output under each name are kept.
+
+    Attributes:
+      outputs: All outputs in order, by name; the first and the latest one in a scan.
+      is_begun: Whether there is an output yet, by name, as arrays of bool; None outside a scan.
+    """
+
+    outputs: dict[str, tuple] = dataclasses.field(default_factory=dict)
+    is_begun: dict[str, Array] | None = None
+
+    def hand_on(self, name: str, value: Any) -> None:
+        """Adds an output, a tree of arrays, for later blocks."""
+        if self.is_begun is None:
+            self.outputs[name] = (*self.outputs.get(name, ()), value)
+        else:
+            self.outputs[name] = self.first(name, value), value
+            self.is_begun[name] = jnp.bool_(True)
+
+    def first(self, name: str, otherwise: Any = None) -> Any:
+        """Returns the first output under a name, or `otherwise` if there is none yet.
+
+        Raises:
+          ValueError: There is none yet, and nothing else to return.
+        """
+        return self._output(name, 0, otherwise)
+
+    def latest(self, name: str, otherwise: Any = None) -> Any:
+        """Returns the latest output under a name; see `first`."""
+        return self._output(name, -1, otherwise)
+
+    def every(self, name: str, who: str) -> tuple:
+        """Returns all outputs under a name, in order.
+
+        Raises:
+          ValueError: A scan keeps only two of them; the message names `who` reads them.
+        """
+        if self.is_begun is not None:
+            raise ValueError(
+                f"scan_layers: {who} reads the outputs of all earlier blocks, but a scan keeps "
+                "only those of the first and the previous one; set scan_layers=False"
+            )
+        return self.outputs.get(name, ())
+
+    def _output(self, name: str, index: int, otherwise: Any) -> Any:
+        held = self.outputs.get(name)
+        if not held and otherwise is None:
+            raise ValueError(f"no earlier block has handed on {name!r}")
+        if not held:
+            return otherwise
+        begun = self.is_begun
+        if begun is None or otherwise is None:
+            return held[index]
+        return jax.tree.map(lambda a, b: jnp.where(begun[name], a, b), held[index], otherwise)
 
 
 @jax.tree_util.register_dataclass

@@ -8,6 +8,7 @@ variant is chosen.
 """
 
 import math
+import re
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt, Predicate
@@ -62,6 +63,16 @@ Multipliers = Annotated[
     Form(
         "PATH=NUMBER, where PATH is a prefix of parameter paths and NUMBER >= 0",
         "token_embedding=0.1,block_0=0.5",
+    ),
+]
+Scheduled = Annotated[
+    tuple[str, ...],
+    Predicate(
+        lambda texts: all(re.fullmatch(r"[\w.]+=[^@/]+@\d+(/[^@/]+@\d+)*", t) for t in texts)
+    ),
+    Form(
+        "KEY=VALUE@UPDATE/VALUE@UPDATE/...",
+        "optimizer.weight_decay=0.1@0/0.01@2000",
     ),
 ]
 ParameterName = Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"]
@@ -227,6 +238,10 @@ class Training:
         average. The average replaces the weights in evaluation, sampling and loading.
       clip_norm: Largest global norm of the gradient; a larger gradient is scaled down. None
         disables clipping.
+      scheduled: Numbers that change in training: an option of the optimizer (but its rates have
+        schedule.name), of the objective, or of model.mask. KEY=VALUE@UPDATE/VALUE@UPDATE/... has
+        the values at some updates, with straight lines between them; integers change at these
+        updates. Evaluation uses the option itself.
     """
 
     steps: Count = 2000
@@ -236,6 +251,7 @@ class Training:
     frozen: ParameterPaths = ()
     weight_ema: OpenShare | None = None
     clip_norm: Positive | None = 1.0
+    scheduled: Scheduled = ()
 
 
 class Objective:

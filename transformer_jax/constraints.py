@@ -17,7 +17,12 @@ ENDING = ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
 _OF_ATTENTION = {  # without effect if a different mixer replaces attention
     "attention": "softmax",
     "query_key_norm": "none",
+    **{"values": "none", "head_output": "none"},
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
+}
+_READ_BY_MIXER = {  # which of these a mixer reads
+    "shared_attention": tuple(_OF_ATTENTION),
+    "latent_attention": ("value_dim", "attention_scale"),
 }
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # other values: blocks differ
 _BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
@@ -102,7 +107,8 @@ def _of_attention(flat: Flat) -> Problems:
         reason = "reads the first position, which then sees only itself"
         expected = "expected model.pooling=mean or max"
         yield "model.mask", f"model.pooling=class_token {reason}; {expected}"
-    idle = _given(flat, _OF_ATTENTION)
+    read = _READ_BY_MIXER.get(flat["model.mixer"], ())
+    idle = _given(flat, {name: v for name, v in _OF_ATTENTION.items() if name not in read})
     if flat["model.mixer"] != "attention" and idle and architecture != "encoder_decoder":
         yield "model.mixer", f"it replaces self-attention, so {idle} would have no effect"
     dropped = flat["model.attention_dropout_rate"]
@@ -172,6 +178,8 @@ def _of_blocks(flat: Flat) -> Problems:
     if not flat.get("model.tie_output", True) and not flat["model.share_embeddings"]:
         reason = "with model.share_embeddings=False nothing is tied anyway; expected True"
         yield "model.tie_output", reason
+    if flat["model.heads"] != "none" and architecture not in ("decoder", "encoder_decoder"):
+        yield "model.heads", f"{architecture} does not predict next tokens; expected none"
     if flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"]:
         yield "model.wiring", "model.stochastic_depth would set whole examples to 0"
 
@@ -181,6 +189,9 @@ def _not_a_loop(flat: Flat) -> Iterator[str]:
     if tied := _given(flat, {"distinct_blocks": None, "skips": "none"}):
         reason = "blocks that share parameters or read earlier streams cannot be scanned"
         yield f"{reason}; expected False, or a model without {tied}"
+    if flat["model.wiring"] == "attention_residuals":
+        reason = "model.wiring=attention_residuals reads the outputs of all earlier blocks"
+        yield f"{reason}, of which a scan keeps two; expected False"
     by_path = [key for key in _BY_PATH if any(path.startswith("block_") for path in flat[key])]
     if by_path:
         reason = "the optimizer sees the blocks of a loop as one array"

@@ -24,12 +24,12 @@ measured too, even for runs that have already ended.
 """
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from transformer_jax.data.tasks.batch import mean_scores
 from transformer_jax.options import is_number, is_user_defined
 
 # Arguments that a metric may declare; see above.
@@ -130,21 +130,19 @@ def _function(name: str) -> Callable | None:
 @metric("nats per target")
 def loss(examples: Examples) -> float:
     """Mean cross-entropy."""
-    return float(examples["loss"].sum()) / float(examples["weight"].sum())
+    return mean_scores(examples)["loss"]
 
 
 @metric("share of targets", larger_is_better=True)
 def accuracy(examples: Examples) -> float:
     """Fraction of targets that have the largest logit."""
-    return float(examples["correct"].sum()) / float(examples["weight"].sum())
+    return mean_scores(examples)["accuracy"]
 
 
 @metric("bits per byte")
 def bits_per_byte(examples: Examples) -> float | None:
     """Cross-entropy per byte of text, comparable across tokenizers; None if there is no text."""
-    if "bytes" not in examples:
-        return None
-    return float(examples["loss"].sum()) / math.log(2) / int(examples["bytes"].sum())
+    return mean_scores(examples).get("bits_per_byte")
 
 
 @metric("share of answers", larger_is_better=True)

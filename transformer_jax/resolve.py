@@ -187,6 +187,12 @@ def problems_of(flat: Mapping[str, Any]) -> list[str]:
     if problems:
         return problems
     problems = list(problems_between(completed(flat)))
+    if flat.get("training.scheduled"):
+        from transformer_jax.curves import problems_of_curves
+
+        whole = completed(flat)
+        found = problems_of_curves(whole, lambda key: option_for(key, whole))
+        problems += [f"training.scheduled: {problem}" for problem in found]
     for letter in letters_of(flat):
         problems += [
             f"in layers of type {letter}: {problem}"

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from jax import Array, errors
 
 from transformer_jax.attention import AttentionVariant, MultiHeadAttention
-from transformer_jax.blocks import Block, Context
+from transformer_jax.blocks import Block, Carry, Context
 from transformer_jax.cache import advance_cache, nan_on_overflow
-from transformer_jax.carry import Carry
 from transformer_jax.feedforward import no_feed_forward
 from transformer_jax.initialisation import Initializers, Standard
 from transformer_jax.linear import Initializer, Linear, ModuleFactory, TokenEmbedding, logits_layer
@@ -145,8 +144,8 @@ def _wiring(options: ModelOptions) -> type[Block]:
 
 
 def _options_of_wiring(options: ModelOptions) -> dict[str, Any]:
-    given = getattr(variant(options, "wiring"), "keywords", {})
-    return {**given, **own_options(options, "wiring")}
+    given = getattr(variant(options, "wiring"), "keywords", {})  # of a partial
+    return given | own_options(options, "wiring")
 
 
 def _head_dim(options: ModelOptions) -> int:
@@ -377,8 +376,14 @@ class Stack(nn.Module):
             ) from error
         if _wiring(options).final_norm:
             hidden = norm_factory(options)(name="final_norm")(hidden)
-        if (train or self.is_initializing()) and self.causal and specs:
-            self._look_ahead(hidden, embedded, specs[-1], contexts[specs[-1].letter])
+        if options.heads != "none" and (train or self.is_initializing()) and self.causal:
+            from transformer_jax.variants.prediction_heads import Head
+
+            last, own = specs[-1], FrozenOptions(_options_of_wiring(options))
+            head = functools.partial(Head, make_block(last.options), _wiring(options), own)
+            parts = (head, norm_factory(options), initializers(options).embedding)
+            context = dataclasses.replace(contexts[last.letter], layer=len(specs))
+            made(options, "heads", name="heads")(hidden, embedded, *parts, context)
         return site(self, "hidden", nan_on_overflow(hidden, slot))
 
     @nn.nowrap
@@ -443,26 +448,6 @@ class Stack(nn.Module):
             context = dataclasses.replace(contexts[spec.letter], layer=number)
             hidden, carry = make(name=f"block_{number}")(hidden, carry, context)
         return wiring.leave(hidden, carry, **own)
-
-    @nn.nowrap
-    def _look_ahead(
-        self, hidden: Array, embedded: Array, spec: BlockSpec, context: Context
-    ) -> None:
-        """Applies the heads that predict further tokens; they sow what is to be scored."""
-        heads = optional(self.options, "heads")
-        if heads is None:
-            return
-        make = make_block(spec.options, self.side)
-
-        def apply_block(name: str, hidden: Array) -> Array:
-            stream = _wiring(self.options).enter(hidden, **_options_of_wiring(self.options))
-            stream, carry = make(name=f"block_{name}")(stream, Carry(), context)
-            return _wiring(self.options).leave(stream, carry, **_options_of_wiring(self.options))
-
-        context = dataclasses.replace(context, layer=len(block_specs(self.options)))
-        init = initializers(self.options).embedding
-        parts = (apply_block, norm_factory(self.options), init)
-        heads(name="heads")(hidden, embedded, *parts)
 
     @nn.nowrap
     def _terms(self, name: str, options: ModelOptions, positions: Array) -> PositionTerms:

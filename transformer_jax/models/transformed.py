@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.blocks import Context
-from transformer_jax.carry import Carry, carry_of_scan
+from transformer_jax.blocks import Carry, Context
 from transformer_jax.linear import ModuleFactory
 
 
@@ -67,9 +66,16 @@ def scan_units(
         ((_, carry), _), _ = alone.apply(variables, *arguments, rngs=rngs, mutable=["losses"])
         return carry
 
-    carry = carry_of_scan(jax.eval_shape(one_unit))
+    carry = _carry_of_scan(jax.eval_shape(one_unit))
     (hidden, carry), _ = units((hidden, carry), numbers, dict(contexts))
     return hidden, carry
+
+
+def _carry_of_scan(shapes: Carry) -> Carry:
+    """Returns the carry with which a scan begins, given that after its first unit, as shapes."""
+    zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
+    begun = {name: (jax.tree.map(zeros, held[-1]),) * 2 for name, held in shapes.outputs.items()}
+    return Carry(begun, {name: jnp.bool_(False) for name in begun})
 
 
 class Unit(nn.Module):

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer_jax.data.tasks.batch import Batch, Task
+from transformer_jax.data.tasks.batch import Batch, Task, mean_scores
 from transformer_jax.placement import cut_examples, keep_everywhere, put, sharded
 from transformer_jax.training.objectives import Sums, score_batch
 
@@ -64,8 +64,6 @@ def evaluate(
 
     `batch_size`, in examples, affects only speed.
     """
-    from transformer_jax.metrics import METRICS
-
     columns: dict[str, list[np.ndarray]] = {}
     for batch in task.evaluation_batches(split, batch_size):
         sums = score(params, batch)._asdict()
@@ -75,7 +73,7 @@ def evaluate(
             columns.setdefault(name, []).append(np.asarray(column, np.float64))
     rows = {name: np.concatenate(parts) for name, parts in columns.items()}
     is_example = rows["weight"] > 0
-    means = {name: value for name in ALWAYS if (value := METRICS[name](rows)) is not None}
+    means: dict[str, Any] = {**mean_scores(rows)}
     protocol = {
         "split": split,
         **task.protocol,

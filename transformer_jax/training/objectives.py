@@ -19,7 +19,7 @@ from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.options import NonNegative, Share
-from transformer_jax.paths import by_path, variables_of
+from transformer_jax.paths import variables_of
 from transformer_jax.shapes import widen
 
 RowLosses = Callable[[Array, Array], Array]
@@ -45,9 +45,13 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0) -> Arra
     is_target = targets[..., None] == jnp.arange(classes)
     of_targets = jnp.where(is_target, logits, 0).sum(-1)
     of_targets = jnp.where((targets >= 0) & (targets < classes), of_targets, jnp.nan)
-    if smoothing:
+    if not _is_zero(smoothing):
         of_targets = (1 - smoothing) * of_targets + smoothing * logits.mean(-1)
     return jax.nn.logsumexp(logits, axis=-1) - of_targets
+
+
+def _is_zero(number: float | Array) -> bool:
+    return isinstance(number, int | float) and number == 0  # an array is a traced schedule
 
 
 class Sums(NamedTuple):
@@ -111,7 +115,7 @@ class CrossEntropy:
     def losses(self, logits: Array, targets: Array) -> Array:
         """Returns the loss of each target in nats: [..., V] and [...] -> [...]."""
         losses = cross_entropy(logits, targets, self.smoothing)
-        if not self.z_loss:
+        if _is_zero(self.z_loss):
             return losses
         return losses + self.z_loss * jnp.square(jax.nn.logsumexp(widen(logits), axis=-1))
 
@@ -173,25 +177,16 @@ def score_batch(
         options["return_hidden"] = True
     mutable = ["losses", "ahead", "state"] if options.get("train") else ["losses"]
     hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=mutable)
-    loss, sums = _scored(objective, project, hidden, batch, key, chunk)
-    ahead = by_path(sown.get("ahead", {}))
-    weight = next((leaf for path, leaf in ahead.items() if "/weight/" in path), 0)
-    vectors = [leaf for path, leaf in ahead.items() if "/vectors/" in path]
-    for step, of_step in enumerate(vectors, 1):
-        loss += weight * _scored(objective, project, of_step, _shifted(batch, step), key, chunk)[0]
+    score = lambda hidden, batch: _scored(objective, project, hidden, batch, key, chunk)  # noqa: E731
+    loss, sums = score(hidden, batch)
+    if "ahead" in sown:
+        from transformer_jax.variants.prediction_heads import loss_ahead
+
+        loss += loss_ahead(sown["ahead"], batch, score)
     added = jnp.zeros_like(sums.loss)
     for leaf in jax.tree.leaves(sown.get("losses")):  # one from a scan has an axis of blocks
         added += leaf.sum(tuple(range(leaf.ndim - added.ndim)))
     return Score(loss, sums, added, sown.get("state"))
-
-
-def _shifted(batch: Batch, step: int) -> Batch:
-    """Returns a batch with the targets that come `step` positions later, in the same document."""
-    shift = lambda array: jnp.pad(array[:, step:], ((0, 0), (0, step)))  # noqa: E731
-    weights, segments = shift(batch["weights"]), batch["inputs"].get("segments")
-    if segments is not None:
-        weights = jnp.where(segments == shift(segments), weights, 0)
-    return {**batch, "targets": shift(batch["targets"]), "weights": weights}
 
 
 def _scored(

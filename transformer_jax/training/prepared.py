@@ -117,10 +117,19 @@ class Prepared:
         `numbers`, `stack` and `stacked_batches` give the other arguments; num_steps is at most C.
         """
         traced = {key: number for key, number in numbers.items() if key != "seed"}
-        optimizer = make_optimizer(self.config, self.allow, traced)
         training = self.config.training
-        parts = training.accumulation, self.objective, training.loss_chunk
-        train_step = make_train_step(self.model, optimizer, numbers["seed"], *parts)
+
+        def make_step(model: Any, objective: Any, changes: dict[str, Any]) -> Callable:
+            optimizer = make_optimizer(self.config, self.allow, traced | changes)
+            parts = training.accumulation, objective, training.loss_chunk
+            return make_train_step(model, optimizer, numbers["seed"], *parts)
+
+        train_step = make_step(self.model, self.objective, {})
+        if training.scheduled:
+            from transformer_jax.training.scheduled import make_scheduled_step
+
+            parts = training.scheduled, self.model, self.objective
+            train_step = make_scheduled_step(*parts, make_step)
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
             return keep_placed(state), keep_everywhere(records)

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.blocks import Block, Context
-from transformer_jax.carry import Carry
+from transformer_jax.blocks import Block, Carry, Context
 from transformer_jax.norms import RMSNorm
 from transformer_jax.shapes import widen
 from transformer_jax.sites import site

@@ -4,8 +4,7 @@ import flax.linen as nn
 import jax
 from jax import Array
 
-from transformer_jax.blocks import Context, PreNorm
-from transformer_jax.carry import Carry
+from transformer_jax.blocks import Carry, Context, PreNorm
 from transformer_jax.linear import Linear, TokenEmbedding
 from transformer_jax.norms import RMSNorm
 from transformer_jax.options import Count, InitialSize

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.blocks import Context
-from transformer_jax.carry import Carry
+from transformer_jax.blocks import Carry, Context
 from transformer_jax.norms import rms_norm
 from transformer_jax.options import Count, InitialNumber
 from transformer_jax.shapes import widen

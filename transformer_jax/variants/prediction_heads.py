@@ -1,22 +1,23 @@
 """Heads that predict further tokens in training, for a better trunk or for drafts.
 
-An entry of HEADS is called in training with the output of the stack, the embedded tokens, and what
-makes a block and a norm. It sows, under `ahead`, the vectors from which token i + 1 + k is
-predicted at position i, for k = 1, 2, ...; training/objectives.py scores them, with the output
-layer of the model, and adds their mean loss times `weight`. Evaluation and generation use the model
-alone.
+An entry of HEADS is called in training with the output of the stack, the embedded tokens, factories
+of a Head and of a norm, initial values, and a Context. It sows, under `ahead`, the vectors from
+which token i + 1 + k is predicted at position i, for k = 1, 2, ...; training/objectives.py scores
+them, with the output layer of the model, and adds their mean loss times `weight`. Evaluation and
+generation use the model alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.blocks import Carry, Context
 from transformer_jax.linear import Initializer, Linear, ModuleFactory
-from transformer_jax.options import Count, NonNegative
-
-Apply = Callable[[str, Array], Array]
+from transformer_jax.options import Count, FrozenOptions, NonNegative
+from transformer_jax.paths import by_path
 
 
 class ParallelHeads(nn.Module):
@@ -38,13 +39,14 @@ class ParallelHeads(nn.Module):
         self,
         hidden: Array,
         embedded: Array,
-        apply_block: Apply,
+        make_head: ModuleFactory,
         norm: ModuleFactory,
         init: Initializer,
+        context: Context,
     ) -> None:
         """Sows vectors for `count` further tokens, from [..., L, D]."""
         steps = range(1, self.count + 1)
-        self.hand_on([apply_block(f"head_{step}", hidden) for step in steps], norm)
+        self.hand_on([make_head(name=f"head_{n}")(hidden, context) for n in steps], norm)
 
     @nn.nowrap
     def hand_on(self, hidden: Sequence[Array], norm: ModuleFactory) -> None:
@@ -72,9 +74,10 @@ class SequentialHeads(ParallelHeads):
         self,
         hidden: Array,
         embedded: Array,
-        apply_block: Apply,
+        make_head: ModuleFactory,
         norm: ModuleFactory,
         init: Initializer,
+        context: Context,
     ) -> None:
         """Sows vectors for `count` further tokens, from [..., L, D] and embeddings [..., L, D]."""
         width, length, predicted = hidden.shape[-1], hidden.shape[-2], []
@@ -86,6 +89,46 @@ class SequentialHeads(ParallelHeads):
                 norm(name=f"token_norm_{step}")(later),
             )
             merge = Linear(width, False, init, hidden.dtype, name=f"merge_{step}")
-            hidden = apply_block(f"head_{step}", merge(jnp.concatenate(parts, axis=-1)))
+            merged = merge(jnp.concatenate(parts, axis=-1))
+            hidden = make_head(name=f"head_{step}")(merged, context)
             predicted.append(hidden)
         self.hand_on(predicted, norm)
+
+
+class Head(nn.Module):
+    """A stack of one block, with streams of its own."""
+
+    make_block: ModuleFactory
+    wiring: Any
+    options_of_wiring: FrozenOptions
+
+    @nn.compact
+    def __call__(self, hidden: Array, context: Context) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        stream = self.wiring.enter(hidden, **self.options_of_wiring)
+        stream, carry = self.make_block(name="block_0")(stream, Carry(), context)
+        return self.wiring.leave(stream, carry, **self.options_of_wiring)
+
+
+def loss_ahead(sown: Any, batch: Mapping[str, Any], score: Callable[[Array, Any], tuple]) -> Array:
+    """Returns the weighted loss of further tokens.
+
+    Args:
+      sown: The collection `ahead`.
+      batch: Batch of the model.
+      score: Function from hidden vectors and a batch to (total loss, anything).
+    """
+    leaves = by_path(sown)
+    weight = next(leaf for path, leaf in leaves.items() if "/weight/" in path)
+    vectors = [leaf for path, leaf in leaves.items() if "/vectors/" in path]
+    losses = [score(each, _shifted(batch, step))[0] for step, each in enumerate(vectors, 1)]
+    return weight * sum(losses)
+
+
+def _shifted(batch: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Returns a batch with the targets that come `step` positions later, in the same document."""
+    shift = lambda array: jnp.pad(array[:, step:], ((0, 0), (0, step)))  # noqa: E731
+    weights, segments = shift(batch["weights"]), batch["inputs"].get("segments")
+    if segments is not None:
+        weights = jnp.where(segments == shift(segments), weights, 0)
+    return {**batch, "targets": shift(batch["targets"]), "weights": weights}

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Protocol, TypedDict
 
@@ -14,6 +15,7 @@ from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 
 Numbers = Any  # numpy arrays here, jax arrays once the step is traced
 _ROWS_AT_ONCE = 64
+_MEANS = {"loss": "loss", "accuracy": "correct"}
 
 
 class Batch(TypedDict):
@@ -182,3 +184,16 @@ def rows_of_batch(batch: Batch) -> list[bytes]:
 def count_of_batch(batch: Batch, counted: str) -> int:
     """Returns the size of a batch: its input tokens if `counted` is "tokens", else its rows."""
     return batch["inputs"]["tokens"].size if counted == "tokens" else len(batch["targets"])
+
+
+def mean_scores(examples: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns the loss in nats per target, the accuracy, and bits_per_byte if they are texts.
+
+    `examples` has sums over the targets of each example, [N] float64: loss, correct, weight, and
+    bytes for texts.
+    """
+    total = {name: float(examples[name].sum()) for name in ("loss", "correct", "weight")}
+    means = {name: total[of] / total["weight"] for name, of in _MEANS.items()}
+    if "bytes" in examples:
+        means["bits_per_byte"] = total["loss"] / math.log(2) / int(examples["bytes"].sum())
+    return means

@@ -1,0 +1,73 @@
+"""Curves of options whose numbers change from update to update: training.scheduled."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from transformer_jax.declarations import Option
+from transformer_jax.options import Traced, is_number
+
+MASK = "model.mask_options."
+SECTIONS = ("optimizer.", "objective.")
+_HAS_SCHEDULE = "optimizer.learning_rate"
+
+
+class Curve(NamedTuple):
+    """Values of an option at some updates."""
+
+    key: str
+    updates: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+def curves_of(texts: tuple[str, ...]) -> list[Curve]:
+    """Returns the curves of training.scheduled."""
+    curves = []
+    for text in texts:
+        key, _, points = text.partition("=")
+        pairs = [point.split("@") for point in points.split("/")]
+        updates, values = tuple(int(u) for _, u in pairs), tuple(float(v) for v, _ in pairs)
+        curves.append(Curve(key, updates, values))
+    return curves
+
+
+def is_of_mask(key: str) -> bool:
+    """Returns whether a key is an option of a mask, of the model or of a type of layer."""
+    return re.fullmatch(r"model\.(layer_types\.\w\.)?mask_options\.\w+", key) is not None
+
+
+def is_of_optimizer(key: str) -> bool:
+    """Returns whether a key is one of the optimizer's options."""
+    return key.startswith("optimizer.")
+
+
+def problems_of_curves(
+    flat: Mapping[str, Any], option_of: Callable[[str], Option | None]
+) -> Iterator[str]:
+    """Yields what is wrong with training.scheduled in a completed flat config.
+
+    `option_of` returns the option of a key, or None if there is none.
+    """
+    keys = []
+    for text in flat["training.scheduled"]:
+        try:
+            (curve,) = curves_of((text,))
+        except ValueError:
+            yield f"{text}: expected numbers, e.g. optimizer.weight_decay=0.1@0/0.01@2000"
+            continue
+        key, option = curve.key, option_of(curve.key)
+        is_read = key in flat or (is_of_mask(key) and not key.startswith(MASK))
+        keys.append(key)
+        if key == _HAS_SCHEDULE:
+            yield f"{key} has a schedule of its own; set schedule.name"
+        elif not (key.startswith(SECTIONS) or is_of_mask(key)) or option is None or not is_read:
+            sections = ", ".join((*SECTIONS, MASK))
+            yield f"{key}: expected a numeric option of {sections} that is in use"
+        elif not is_number(option.default) or (is_of_optimizer(key) and not option.mark(Traced)):
+            yield f"{key}: it cannot change in training"
+        elif wrong := [v for v in map(type(option.default), curve.values) if not option.accepts(v)]:
+            yield f"{key}={wrong[0]}: expected {option.allowed}"
+        elif list(curve.updates) != sorted(set(curve.updates)):
+            yield f"{key}: expected updates in increasing order, got {curve.updates}"
+    if len(set(keys)) < len(keys):
+        yield "expected one curve for each option"
