@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
+from flax import traverse_util
 
 from tests.conftest import tiny_config
 from transformer_jax.paths import by_path
@@ -17,6 +18,7 @@ from transformer_jax.training.optimizers import (
     make_schedule,
     weight_mean,
 )
+from transformer_jax.training.preconditioned import scale_by_soap
 from transformer_jax.training.schedules import SCHEDULES
 
 PARAMS = {
@@ -98,6 +100,9 @@ THEIRS = {
     "schedule_free": lambda: optax.contrib.schedule_free_adamw(
         0.01, b1=0.9, b2=0.99, weight_decay=0.0
     ),
+    "ademamix": lambda: optax.contrib.ademamix(
+        0.01, 0.9, 0.999, 0.9999, 8.0, weight_decay=0.1, mask=decays
+    ),
 }  # fmt: skip
 
 
@@ -119,7 +124,7 @@ def up(params):
     return params["block_0"]["feed_forward"]["up"]["kernel"]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", THEIRS)
 def test_steps_are_those_of_optax(name):
     # optax's muon lets all of Adam's parameters decay, and look ahead as Muon does.
     changes = {"optimizer__weight_decay": 0.0} if name in ("schedule_free", "muon") else {}
@@ -138,6 +143,116 @@ def test_options_of_a_row_reach_it_and_not_another(plain):
     close(train(make_optimizer(config(optimizer__momentum=0.1)))[0], plain[4], rtol=0)
     other, _ = train(make_optimizer(config(optimizer__b1=0.1)))
     assert not np.allclose(scale(other), scale(plain[4]))
+
+
+def gradients_of(optimizer, steps):
+    """Gradients in float64 that `train` takes, and the parameters before each."""
+    found = []
+    for step in range(steps):
+        params, _ = train(optimizer, step)
+        found.append((by_path(jax.tree.map(jnp.add, params, drawn(10 + step))), by_path(params)))
+    return [
+        tuple({k: np.asarray(v, np.float64) for k, v in tree.items()} for tree in pair)
+        for pair in found
+    ]
+
+
+KERNELS = ("block_0/attention/query/kernel", "block_0/feed_forward/up/kernel")
+
+
+def test_soap_is_adam_in_the_basis_of_both_sides(rng):
+    """Algorithm 3 in float64, with a new basis at every second update; the first only finds it."""
+    given = rng.normal(size=(5, 2, 4, 4))
+    rule = scale_by_soap(0.95, 0.9, 1e-8, 2)
+    state, take = rule.init(jnp.zeros((2, 4, 4))), jax.jit(rule.update)
+    found = []
+    for gradient in given:
+        step, state = take(jnp.asarray(gradient, jnp.float32), state)
+        found.append(step)
+    for kernel in range(2):
+        left = right = mean = square = np.zeros((4, 4))
+        u = v = np.eye(4)
+        for number, g in enumerate(given[:, kernel]):
+            expected = np.zeros((4, 4))
+            if number:
+                mean = 0.95 * mean + 0.05 * g
+                square = 0.9 * square + 0.1 * (u.T @ g @ v) ** 2
+                size = np.sqrt(1 - 0.9**number) / (1 - 0.95**number)
+                expected = size * u @ (u.T @ mean @ v / (np.sqrt(square) + 1e-8)) @ v.T
+            np.testing.assert_allclose(found[number][kernel], expected, atol=1e-3)
+            left, right = 0.9 * left + 0.1 * g @ g.T, 0.9 * right + 0.1 * g.T @ g
+            if number == 0:
+                u, v = (np.linalg.eigh(side)[1][:, ::-1] for side in (left, right))
+            elif number % 2 == 0:
+                u, v = np.linalg.qr(left @ u)[0], np.linalg.qr(right @ v)[0]
+
+
+def test_soap_moves_the_kernels_of_blocks_and_adam_the_rest():
+    soap, adam = (
+        make_optimizer(config(optimizer__name=name, optimizer__b1=0.9, optimizer__b2=0.99))
+        for name in ("soap", "adamw")
+    )
+    first, second = (train(soap, steps)[0] for steps in (1, 2))
+    start, plain = drawn(0), train(adam, 2)[0]
+    decay = 1 - 0.01 * 0.1
+    for name in KERNELS:  # the first update finds the basis; weights decay all the same
+        still = by_path(start)[name] * decay
+        np.testing.assert_allclose(by_path(first)[name], still, rtol=1e-5)
+        assert not np.allclose(by_path(second)[name], by_path(plain)[name], atol=1e-4)
+    np.testing.assert_allclose(embedding(second), embedding(plain), rtol=1e-5)
+
+
+def test_normuon_gives_each_neuron_a_step_of_the_same_size():
+    changes = {"optimizer__weight_decay": 0.0}
+    steps = 3
+    optimizer = make_optimizer(config(optimizer__name="normuon", **changes))
+    taken = gradients_of(optimizer, steps)
+    rule = optax.contrib.scale_by_muon(weight_dimension_numbers=muon_dimensions, nesterov=True)
+    state = rule.init(muon_part(drawn(0)))
+    squares = dict.fromkeys(KERNELS, 0.0)
+    for gradients, _ in taken:
+        tree = {name: jnp.asarray(gradients[name], jnp.float32) for name in KERNELS}
+        updates, state = rule.update(muon_part(nested(tree)), state)
+        updates = by_path(updates)
+        for name in KERNELS:
+            update = np.asarray(updates[name], np.float64)
+            mean_square = (update**2).mean(-2, keepdims=True)
+            squares[name] = 0.95 * squares[name] + 0.05 * mean_square
+            even = update / np.sqrt(squares[name])
+            norm = np.sqrt((even**2).sum((-2, -1), keepdims=True))
+            updates[name] = 0.2 * even * np.sqrt(np.prod(update.shape[-2:])) / norm
+    before, after = taken[-1][1], by_path(train(optimizer, steps)[0])
+    for name in KERNELS:
+        step = np.asarray(after[name], np.float64) - before[name]
+        np.testing.assert_allclose(step, -0.01 * updates[name], rtol=1e-3, atol=1e-6)
+
+
+def nested(flat):
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def muon_part(tree):
+    return nested({name: leaf for name, leaf in by_path(tree).items() if name in KERNELS})
+
+
+def test_ademamix_grows_its_slow_mean():
+    """Alpha and b3 over four updates (appendix D): the first update is that of a fourth of each."""
+    optimizer = make_optimizer(config(optimizer__name="ademamix", optimizer__warmup=4))
+    first = {"alpha": 2.0, "b3": np.exp(1 / (0.25 / np.log(0.9999) + 0.75 / np.log(0.9)))}
+    first = {f"optimizer__{name}": value for name, value in first.items()}
+    plain = make_optimizer(config(optimizer__name="ademamix", **first))
+    close(train(optimizer, 1)[0], train(plain, 1)[0])
+
+
+def test_cautious_decay_shrinks_only_what_the_update_shrinks():
+    both = [config(optimizer__cautious_decay=cautious) for cautious in (False, True)]
+    (plain, _), (cautious, _) = (train(make_optimizer(each), 1) for each in both)
+    without, _ = train(make_optimizer(config(optimizer__weight_decay=0.0)), 1)
+    start = drawn(0)
+    shrinks = np.sign(embedding(start) - embedding(without)) == np.sign(embedding(start))
+    assert 0 < shrinks.mean() < 1
+    expected = np.where(shrinks, embedding(plain), embedding(without))
+    np.testing.assert_allclose(embedding(cautious), expected, atol=1e-7)
 
 
 def test_muon_takes_stacked_kernels_one_by_one():

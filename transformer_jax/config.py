@@ -272,6 +272,8 @@ class Optimizer:
       learning_rate: Peak learning rate.
       weight_decay: Weight decay. It is multiplied by the learning rate; in adam and sgd it is added
         to the gradient instead.
+      cautious_decay: Whether a number decays only when its update shrinks it too (Chen et al. 2025,
+        arXiv:2510.12402, algorithm 1).
       decay_parameters: Names of the parameters with weight decay.
       learning_rate_multipliers: Factors for the learning rate by parameter path; 0 freezes a
         parameter.
@@ -281,6 +283,7 @@ class Optimizer:
     name: Annotated[str, Variant("training.optimizers:OPTIMIZERS", "optimizer")] = "adamw"
     learning_rate: TracedPositive = 0.001
     weight_decay: TracedNonNegative = 0.1
+    cautious_decay: Switch = False
     decay_parameters: tuple[ParameterName, ...] = ("kernel", "embedding")
     learning_rate_multipliers: Multipliers = ()
     decay_multipliers: Multipliers = ()

@@ -278,5 +278,7 @@ def _of_training(flat: Flat) -> Problems:
     if optimizer == "schedule_free" and flat["training.weight_ema"] is not None:
         reason = "optimizer.name=schedule_free already evaluates an average; expected None"
         yield "training.weight_ema", reason
-    if optimizer == "muon" and flat["model.architecture"].startswith("recurrent_"):
+    if optimizer in ("muon", "normuon", "soap") and flat["model.architecture"].startswith(
+        "recurrent_"
+    ):
         yield "optimizer.name", "it is for the kernels of blocks, which a recurrent model lacks"

@@ -1,5 +1,7 @@
 """Less common optimizers, imported only when one of them is chosen."""
 
+from typing import Any
+
 import optax
 import optax.contrib
 
@@ -57,17 +59,29 @@ def muon(
       b1: AdamW's b1, for embeddings, norms, biases and parameters outside the blocks.
       b2: AdamW's b2, for the same parameters.
     """
-    numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
-    matrices = map_paths(lambda path: numbers if is_hidden_kernel(path) else None)
-    labels = map_paths(lambda path: "muon" if is_hidden_kernel(path) else "adam")
-    orthogonal = optax.contrib.scale_by_muon(
-        beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
-    )
+    orthogonal = orthogonal_momentum(beta, nesterov)
     as_adam = stateless_by_path(
         lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5)
     )
-    rules: dict = {"muon": optax.chain(orthogonal, as_adam), "adam": optax.scale_by_adam(b1, b2)}
-    return optax.chain(optax.partition(rules, labels), parts.decay, parts.rate)
+    rule = of_matrices(optax.chain(orthogonal, as_adam), optax.scale_by_adam(b1, b2))
+    return optax.chain(rule, parts.decay, parts.rate)
+
+
+def orthogonal_momentum(beta: Any, nesterov: bool) -> Transformation:
+    """Returns Muon's rule: momentum whose singular values are made 1, for the blocks' kernels."""
+    numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
+    matrices = map_paths(lambda path: numbers if is_hidden_kernel(path) else None)
+    return optax.contrib.scale_by_muon(
+        beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
+    )
+
+
+def of_matrices(rule: Transformation, otherwise: Transformation) -> Transformation:
+    """Returns a transformation that follows `rule` for the blocks' kernels only."""
+    rules: dict = {"muon": rule, "adam": otherwise}
+    return optax.partition(
+        rules, map_paths(lambda path: "muon" if is_hidden_kernel(path) else "adam")
+    )
 
 
 def schedule_free(

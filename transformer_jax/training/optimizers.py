@@ -79,6 +79,7 @@ def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: FirstDecay = 0.99) -> Tr
 
 
 _MORE = "transformer_jax.training.more_optimizers"
+_NEWER = "transformer_jax.training.preconditioned"
 OPTIMIZERS = {
     "adamw": adamw,
     "adam": adam,
@@ -87,6 +88,9 @@ OPTIMIZERS = {
     "adafactor": f"{_MORE}:adafactor",
     "muon": f"{_MORE}:muon",
     "schedule_free": f"{_MORE}:schedule_free",
+    "ademamix": f"{_NEWER}:ademamix",
+    "normuon": f"{_NEWER}:normuon",
+    "soap": f"{_NEWER}:soap",
 }
 
 
@@ -268,7 +272,8 @@ def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> 
 
 def _decay_by_path(config: ConfigDict, decay: Any, gain: float) -> Transformation:
     def decayed(path: tuple, update: Array, param: Array) -> Array:
-        return update + decay * decay_multiplier(path, config, gain) * param
+        shrinks = update * param >= 0 if config.optimizer.cautious_decay else 1.0
+        return update + decay * decay_multiplier(path, config, gain) * (param * shrinks)
 
     decays = map_paths(lambda path: decay_multiplier(path, config) != 0)
     return optax.masked(stateless_by_path(decayed), decays)
