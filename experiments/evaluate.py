@@ -30,6 +30,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--split", default="test", choices=SPLITS, help="split to score (test)")
     parser.add_argument("--stride", type=int, help="tokens between starts of windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
+    parser.add_argument("--average", type=int, default=1, help="newest checkpoints to average (1)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
     parser.add_mesh()
     parser.add_allow()
@@ -57,7 +58,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.showcases import demonstration_of
 
     refuse_missing_packages(config.data.task)
-    run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
+    where = {"allow": arguments.allow, "mesh": arguments.mesh, "average": arguments.average}
+    run = load_run(arguments.workdir, **where)
     of_size = run.config.copy_and_resolve_references().unlock()
     of_size.evaluation.batch_size = batch_size
     run = dataclasses.replace(run, config=of_size.lock())

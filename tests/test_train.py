@@ -615,6 +615,24 @@ def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
     assert etas[0] < 49 * 3 / 2  # with compilation it would be at least 49 * 3
 
 
+def test_the_newest_checkpoints_are_averaged(tmp_path):
+    options = {"training__steps": 6, "schedule__warmup_steps": 2}
+    run(tmp_path / "a", checkpoint__every=2, checkpoint__keep=3, **options)
+    newest = [load_run(tmp_path / "a", average=count).params for count in (1, 3)]
+    folder, parts = tmp_path / "a" / "checkpoints", []
+    for _ in range(3):
+        parts.append(load_run(tmp_path / "a").params)
+        shutil.rmtree(max(folder.iterdir()))
+    mean = jax.tree.map(lambda *leaves: np.mean(np.float64(leaves), axis=0), *parts)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), newest[1], mean)
+    assert tree_hash(newest[0]) == tree_hash(parts[0]) != tree_hash(newest[1])
+
+
+def test_more_checkpoints_than_there_are_cannot_be_averaged(tiny_run):
+    refused(attempt("evaluate", f"--workdir={tiny_run}", "--average=9"), "average=9", "at most 2")
+    refused(attempt("evaluate", f"--workdir={tiny_run}", "--average=0"), "average=0", "at least 1")
+
+
 def test_state_outside_the_gradient_is_part_of_a_run(tmp_path, one_step_a_call):
     """Biases of experts, in a scan whose blocks read the first one: resumed, loaded, evaluated."""
     options = {

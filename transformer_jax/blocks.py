@@ -308,6 +308,7 @@ MIXERS = {
     "attention": "transformer_jax.attention:MultiHeadAttention",
     "shared_attention": f"{_VARIANTS}.shared_attention:SharedAttention",
     "latent_attention": f"{_VARIANTS}.latent_attention:LatentAttention",
+    "delta_net": f"{_VARIANTS}.delta_net:DeltaNet",
     "state_space": f"{_VARIANTS}.mamba:StateSpace",
 }
 """Layers that mix positions, by name.

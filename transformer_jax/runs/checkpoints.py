@@ -224,12 +224,7 @@ class Checkpoints:
         found = self.newest_whole(read_only) if is_first() else None
         step = agreed(-1 if found is None else found)
         if step >= 0:
-            path = self._of_step(step)
-            manifest = _read_manifest(inside(path, "manifest.json"))
-            _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
-            with _checkpointer() as orbax:
-                state = orbax.restore(inside(path, "state"), jax.tree.map(_placed, template))
-            return Restored(manifest["step"], state, manifest["extra"])
+            return self._read(step, template)
         damaged = [entry for entry in entries(self._folder) if entry.name.startswith(DAMAGED)]
         if count := len(damaged) + len(self.steps()):
             raise InvalidInput(
@@ -237,6 +232,29 @@ class Checkpoints:
                 "restore an intact one, or remove the folder to train again from the start"
             )
         return None
+
+    def _read(self, step: int, template: Any) -> Restored:
+        path = self._of_step(step)
+        manifest = _read_manifest(inside(path, "manifest.json"))
+        _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
+        with _checkpointer() as orbax:
+            state = orbax.restore(inside(path, "state"), jax.tree.map(_placed, template))
+        return Restored(manifest["step"], state, manifest["extra"])
+
+    def earlier(self, template: Any, step: int, count: int) -> list[Restored]:
+        """Returns the `count` newest intact checkpoints before a step; writes nothing.
+
+        Raises:
+          InvalidInput: There are fewer.
+        """
+        before = [s for s in reversed(self.steps()) if s < step]
+        intact = [s for s in before if damage_of(self._of_step(s)) is None]
+        if len(intact) < count:
+            raise InvalidInput(
+                f"average={count + 1}: expected at most {len(intact) + 1}, the number of intact "
+                f"checkpoints in {self._folder}; checkpoint.keep and checkpoint.every decide it"
+            )
+        return [self._read(s, template) for s in intact[:count]]
 
     def newest_whole(self, read_only: bool = True) -> int | None:
         """Returns the step of the newest intact checkpoint, or None if none is intact.

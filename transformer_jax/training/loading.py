@@ -87,6 +87,7 @@ def load_run(
     say: Callable[[str], None] = print,
     allow: Collection[str] = (),
     mesh: Mapping[str, int] | None = None,
+    average: int = 1,
 ) -> Run:
     """Loads a run from its newest whole checkpoint; writes nothing, so a read-only copy suffices.
 
@@ -102,12 +103,17 @@ def load_run(
       mesh: Number of devices by axis of `mesh` in a config, e.g. {"fsdp": 8}, over which the
         parameters are spread; None for one device, even if the run was trained on several. A
         Hugging Face model is spread after it is loaded.
+      average: Number of checkpoints, the newest ones, whose weights are averaged.
     Returns:
       The run, ready to use, with averaged weights if averages were kept in training.
     Raises:
       InvalidInput: There is no run or no whole checkpoint, the run is damaged, its tokenizer has
         changed since training, or the mesh has more devices than there are.
     """
+    most = 1 if is_of_huggingface(workdir) else average
+    if not 1 <= average <= most:
+        expected = "at least 1" if average < 1 else "1, the number of weights in this folder"
+        raise InvalidInput(f"average={average}: expected {expected}")
     if is_of_huggingface(workdir):
         run = _run_of_huggingface(workdir)
         if (sharding := _over(mesh, run.config, allow)) is None:
@@ -134,15 +140,22 @@ def load_run(
     template = jax.eval_shape(lambda: draw_state(model, optimizer, config.seed))
     if sharding := _over(mesh, config, allow):
         template = with_places(template, sharding.of_state(template))
-    restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
+    checkpoints = Checkpoints(directory.file("checkpoints"), say=say)
+    restored = checkpoints.restore(template, read_only=True)
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train the run first")
     directory.refuse_foreign_checkpoint(restored.step, restored.extra)
-    trained = restored.state
+    trained = [restored.state]
+    if average > 1:
+        before = checkpoints.earlier(template, restored.step, average - 1)
+        trained += [each.state for each in before]
+    params, *others = (evaluated_params(s.opt_state, s.params, s.state) for s in trained)
+    if others:
+        params = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), params, *others)
     return Run(
         config=config,
         model=model,
-        params=evaluated_params(trained.opt_state, trained.params, trained.state),
+        params=params,
         tokenizer=tokenizer,
         step=restored.step,
         classes=tuple(manifest["data"].get("classes", ())),

@@ -96,3 +96,8 @@ def _decayed(query: Array, key: Array, log_decay: Array, seen: Array) -> tuple[A
     axes = "...LK,...MK,...LMK->...LM"
     products = (jnp.einsum(axes, array, key, left_CCK) for array in (key, query))
     return *products, left_CCK[..., -1, :, :]
+
+
+def of_length_one(array: Array) -> Array:
+    """Scales vectors to length 1: [..., K] -> [..., K]; 0 stays 0."""
+    return array * jax.lax.rsqrt((array**2).sum(-1, keepdims=True) + 1e-6)

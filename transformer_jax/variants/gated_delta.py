@@ -9,7 +9,7 @@ from transformer_jax.attention import AttentionCall, AttentionVariant, split_hea
 from transformer_jax.cache import keep_state, kept_state
 from transformer_jax.linear import Linear
 from transformer_jax.options import Count, InitialSize
-from transformer_jax.variants.delta_rule import delta_rule
+from transformer_jax.variants.delta_rule import delta_rule, of_length_one
 from transformer_jax.variants.running_sums import (
     document_starts,
     logs_of_counts,
@@ -64,7 +64,7 @@ class GatedDeltaRule(AttentionVariant):
             )
         heads, wide = query.shape[-3], jnp.promote_types(query.dtype, jnp.float32)
         dtype, root = value.dtype, query.shape[-1] ** 0.5
-        query, key = (_of_length_one(array.astype(wide)) for array in (query, key))
+        query, key = (of_length_one(array.astype(wide)) for array in (query, key))
         value = value.astype(wide)
         rate_H = self.param("rate", logs_of_counts, (heads,))
         offset_H = self.param("offset", time_steps, (heads,))
@@ -94,8 +94,3 @@ class GatedDeltaRule(AttentionVariant):
         init = nn.initializers.normal(self.std)
         flat = Linear(heads, self.gate_bias, init, inputs.dtype, name=f"{name}_gate")(inputs)
         return split_heads(flat, heads)[..., 0].astype(dtype)
-
-
-def _of_length_one(array: Array) -> Array:
-    """Scales vectors to length 1: [..., K] -> [..., K]; 0 stays 0."""
-    return array * jax.lax.rsqrt((array**2).sum(-1, keepdims=True) + 1e-6)
