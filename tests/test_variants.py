@@ -22,6 +22,7 @@ from transformer_jax.positions import RotaryPositions, Sizes
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 from transformer_jax.training.step import draw_state, make_train_step
 from transformer_jax.variants.convolutions import CanonConvolution, Smear
+from transformer_jax.variants.delta_net import DeltaNet
 from transformer_jax.variants.delta_rule import delta_rule
 from transformer_jax.variants.experts import MixtureOfExperts
 from transformer_jax.variants.forgetting import ForgettingAttention
@@ -393,6 +394,45 @@ def test_the_delta_rule_in_chunks_equals_a_loop_in_float64(chunk, features, rng)
     after, end = read(slice(3, None), middle)
     close(jnp.concatenate([before, after], -2), mixed, atol=1e-5)
     close(end, last, atol=1e-5)
+
+
+READ = ("query", "key", "value", "write")  # maps of DeltaNet that have no low rank
+
+
+@pytest.mark.parametrize("decay", ["head", "feature"])
+def test_delta_networks_equal_a_loop_in_float64(decay, rng):
+    """Two heads of values for one of keys; convolutions, lengths of 1, decays, and the gated norm."""
+    module = DeltaNet(decay=decay, gate="sigmoid", key_heads=1, rank=4, conv_size=2, chunk=4)
+    inputs, context = normal(rng, 2, 6, 8), Context(mask=rule_mask(Causal(), 6), sizes=SIZES)
+    params = random_params(module, inputs, context)
+    found = module.apply({"params": params}, inputs, context)
+    p, x = jax.tree.map(double, params), double(inputs)
+
+    def mapped(name):
+        read = x if decay == "head" or name in READ else x @ p[f"{name}_down"]["kernel"]
+        return read @ p[name]["kernel"]
+
+    read = {}
+    for name in READ[:3]:
+        flat, kernel = mapped(name), p[f"{name}_convolution"]
+        before = np.concatenate([np.zeros_like(flat[:, :1]), flat[:, :-1]], axis=1)
+        flat = before * kernel[0] + flat * kernel[1]
+        read[name] = flat * sigmoid(flat)
+    size = 1 if decay == "head" else 6
+    step = mapped("decay").reshape(2, 6, 2, size) + p["offset"].reshape(2, size)
+    kept = np.exp(-np.exp(p["rate"])[:, None] * np.log1p(np.exp(step)))
+    write, mixed = sigmoid(mapped("write")), np.zeros((2, 6, 2, 3))
+    for b, h in np.ndindex(2, 2):
+        memory = np.zeros((6, 3))
+        for t in range(6):
+            q, k = (read[n][b, t] / np.sqrt((read[n][b, t] ** 2).sum() + 1e-6) for n in READ[:2])
+            v = read["value"][b, t, 3 * h : 3 * h + 3]
+            decayed = kept[b, t, h][:, None] * memory
+            memory = decayed + write[b, t, h] * np.outer(k, v - k @ decayed)
+            out = memory.T @ q / math.sqrt(6)
+            mixed[b, t, h] = out / np.sqrt((out**2).mean() + 1e-6) * p["norm"]["scale"]
+    gated = mixed.reshape(2, 6, 6) * sigmoid(mapped("gate"))
+    close(found, gated @ p["out"]["kernel"], atol=2e-5)
 
 
 def test_yarn_keeps_short_wavelengths_and_stretches_long_ones():
