@@ -15,7 +15,7 @@ from tests.conftest import ROOT, TINY, random_params
 from transformer_jax import Decoder
 from transformer_jax.config_files import load_config
 from transformer_jax.models.layouts import unstack_blocks
-from transformer_jax.paths import by_path
+from transformer_jax.paths import by_path, with_state
 from transformer_jax.placement import sharded
 from transformer_jax.processes import is_first, join_processes, whole
 from transformer_jax.sharding import AXES, Rules, make_sharding
@@ -70,6 +70,16 @@ CASES = {
         _ALL,
     ),
     "experts": ("decoder", {"model.feed_forward": "mixture", "model.position": "alibi"}, _ALL),
+    "biased": (  # state outside the gradient, further tokens, several streams
+        "decoder",
+        {
+            **{"model.feed_forward": "mixture", "model.feed_forward_options.bias_rate": 0.01},
+            **{"model.heads": "sequential", "model.wiring": "hyper_connections"},
+            **{"model.values": "residual", "model.scan_layers": True},
+        },
+        _ALL,
+    ),
+    "latent": ("decoder", {"model.mixer": "latent_attention", "model.head_output": "none"}, _ALL),
     "linear": ("decoder", {"model.attention": "linear", "model.use_bias": True}, _ALL),
     "gated_delta": (
         "decoder",
@@ -130,10 +140,11 @@ def trained(config, devices=None):
     rows = in_one_call([prepared.own_batch(0, step) for step in range(count)], prepared.capacity)
     arguments = prepared.on_devices((prepared.numbers(), state, rows, np.int32(count)))
     state, records = prepared.program(*arguments)
-    params = by_path(unstack_blocks(state.params))
+    params = by_path(unstack_blocks(with_state(state.params, state.state)))
     # The first batch and the last, which is filled up; those between have the same program.
     batches = list(prepared.task.evaluation_batches("validation", 24))
-    score, loose = score_of(prepared), unstack_blocks(state.params)
+    score = score_of(prepared)
+    loose = unstack_blocks(with_state(state.params, state.state))
     sums = [score(loose, batch) for batch in (batches[0], batches[-1])]
     loss, weight = (np.concatenate([getattr(s, part) for s in sums]) for part in ("loss", "weight"))
     places = {name: str(getattr(leaf.sharding, "spec", "")) for name, leaf in params.items()}

@@ -49,6 +49,10 @@ CASES = {
     "encoder": (Encoder.of(**TEXT, num_types=2), READING | {"types": draw(3, LENGTH, high=2)}),
     "encoder class token": (Encoder.of(**TEXT, num_classes=4), READING),
     "encoder mean": (Encoder.of(**TEXT, num_classes=4, pooling="mean", wiring="pre"), READING),
+    "encoder attention": (
+        Encoder.of(**TEXT, num_classes=4, pooling="attention", wiring="pre"),
+        READING,
+    ),
     "encoder last": (Encoder.of(**TEXT, num_classes=4, pooling="last", mask="causal"), READING),
     "encoder of vectors": (
         Encoder.of(**SMALL, num_features=5, max_length=8, num_classes=4),
@@ -66,6 +70,10 @@ CASES = {
     "vision_transformer": (VisionTransformer.of(**IMAGE), IMAGES),
     "vision_transformer mean": (
         VisionTransformer.of(**IMAGE, pooling="mean", position="sinusoidal_2d"),
+        IMAGES,
+    ),
+    "vision_transformer registers": (
+        VisionTransformer.of(**IMAGE, registers=2, position="sinusoidal_2d"),
         IMAGES,
     ),
     "recurrent_decoder gru": (

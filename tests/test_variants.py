@@ -16,11 +16,13 @@ from transformer_jax.blocks import Carry, Context
 from transformer_jax.inspection import capture
 from transformer_jax.laws import small_decoder
 from transformer_jax.masks import Causal
+from transformer_jax.models import VisionTransformer
 from transformer_jax.models.layouts import stack_blocks
 from transformer_jax.paths import by_path
 from transformer_jax.positions import RotaryPositions, Sizes
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 from transformer_jax.training.step import draw_state, make_train_step
+from transformer_jax.variants.attention_pooling import AttentionPooling
 from transformer_jax.variants.convolutions import CanonConvolution, Smear
 from transformer_jax.variants.delta_net import DeltaNet
 from transformer_jax.variants.delta_rule import delta_rule
@@ -107,6 +109,7 @@ READS = {
         "layer_types": {"S": {"mixer_options": {"keys": "earlier"}}},
     },
     "remat": {"values": "residual", "remat": "block"},
+    "several streams": {"wiring": "hyper_connections", "wiring_options": {"streams": 2}},
 }
 
 
@@ -451,6 +454,43 @@ def test_yarn_keeps_short_wavelengths_and_stretches_long_ones():
     close(rotation.sin[:9], gain * np.sin(angles[:9]), atol=1e-6)
     as_before = YarnPositions().apply({}, jnp.arange(9), sizes).rotation
     close(as_before.cos, RotaryPositions().apply({}, jnp.arange(9), sizes).rotation.cos, atol=1e-6)
+
+
+# ---------------------------------------------------------------- images
+
+
+def test_attention_pooling_equals_a_loop_in_float64(rng):
+    hidden, is_token = normal(rng, 2, 5, 8), np.array([[1, 1, 1, 0, 1], [0, 1, 1, 1, 0]], bool)
+    module = AttentionPooling()
+    params = random_params(module, hidden, jnp.asarray(is_token))
+    found = module.apply({"params": params}, hidden, jnp.asarray(is_token))
+    p, x = jax.tree.map(double, params), double(hidden)
+    part = lambda at, name: at @ p["attention"][name]["kernel"] + p["attention"][name]["bias"]
+    query = part(p["embedding"][0], "query")
+    for b in range(2):
+        seen = x[b][is_token[b]]
+        weights = softmax(part(seen, "key") @ query / math.sqrt(8))
+        z = part(weights @ part(seen, "value"), "out")
+        normed = (z - z.mean()) / np.sqrt(z.var() + 1e-5)
+        normed = normed * p["norm"]["scale"] + p["norm"]["bias"]
+        up = normed @ p["feed_forward"]["up"]["kernel"] + p["feed_forward"]["up"]["bias"]
+        up = up * np.array([0.5 * (1 + math.erf(u / math.sqrt(2))) for u in up])
+        down = up @ p["feed_forward"]["down"]["kernel"] + p["feed_forward"]["down"]["bias"]
+        close(found[b], z + down, atol=1e-5)
+
+
+def test_registers_are_seen_by_patches_and_dropped():
+    sizes = {"image_shape": (8, 8, 1), "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2}
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 8, 1)), jnp.float32)
+    for pooling, length in (("class_token", 5), ("mean", 4)):
+        fields = sizes | {"pooling": pooling, "position": "sinusoidal_2d"}
+        model = VisionTransformer.of(num_classes=0, registers=3, **fields)
+        params = random_params(model)
+        assert params["registers"]["embedding"].shape == (3, 16)
+        seen = model.apply({"params": params}, images)
+        assert seen.shape == (2, length, 16)
+        params["registers"]["embedding"] *= -1
+        assert (jnp.abs(model.apply({"params": params}, images) - seen).max(-1) > 1e-4).all()
 
 
 # ---------------------------------------------------------------- experts, and their state

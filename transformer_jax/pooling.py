@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.linear import Initializer
+from transformer_jax.options import entry_of
 
 
 class Pooling(Protocol):
@@ -90,26 +91,43 @@ POOLINGS = {
     "last": LastPlace,
     "mean": MeanOfPlaces,
     "max": LargestOfPlaces,
+    "attention": "transformer_jax.variants.attention_pooling:AttentionPooling",
 }
 
 
-def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
-    """Returns the Pooling for a name or a class; raises ValueError for an unknown name."""
+def pooling_class(choice: str | Callable[[], Pooling]) -> Any:
+    """Returns the class for a name, or a class itself; raises ValueError for an unknown name."""
     if not isinstance(choice, str):
-        return choice()
+        return choice
     if choice not in POOLINGS:
         raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {choice!r}")
-    return POOLINGS[choice]()
+    return entry_of(POOLINGS, choice)
+
+
+def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
+    """Returns a Pooling, inside the call of a module, which then owns its parameters."""
+    made = pooling_class(choice)
+    is_module = isinstance(made, type) and issubclass(made, nn.Module)
+    return made(name="attention_pooling") if is_module else made()
 
 
 class ClassToken(nn.Module):
-    """A learned vector put before a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1)."""
+    """Learned vectors put before a sequence: a class token, or registers.
+
+    Dosovitskiy et al. 2021, arXiv:2010.11929, equation 1; Darcet et al. 2024, arXiv:2309.16588,
+    section 2.2.
+
+    Attributes:
+      embedding_init: Initial values of the vectors.
+      count: Number of vectors, N.
+    """
 
     embedding_init: Initializer = nn.initializers.normal(0.02)
+    count: int = 1
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
-        """[..., L, D] -> [..., L + 1, D]."""
-        vector = self.param("embedding", self.embedding_init, (1, inputs.shape[-1]))
-        repeated = jnp.broadcast_to(vector, (*inputs.shape[:-2], 1, inputs.shape[-1]))
+        """[..., L, D] -> [..., N + L, D]."""
+        vectors = self.param("embedding", self.embedding_init, (self.count, inputs.shape[-1]))
+        repeated = jnp.broadcast_to(vectors, (*inputs.shape[:-2], *vectors.shape))
         return jnp.concatenate([repeated.astype(inputs.dtype), inputs], axis=-2)

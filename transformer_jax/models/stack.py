@@ -428,11 +428,12 @@ class Stack(nn.Module):
             first = len(specs) - len(specs) % len(unit)
             makes = [make_of(spec, prevent_cse=False) for spec in unit]
             letters = [spec.letter for spec in unit]
-            kinds = {
-                kind: self.variables[kind] for kind in ("params", "state") if kind in self.variables
+            stacks = {
+                kind: self.variables[kind]["blocks"]
+                for kind in ("params", "state")
+                if "blocks" in self.variables.get(kind, {})
             }
-            own = {kind: tree["blocks"] for kind, tree in kinds.items() if "blocks" in tree}
-            hidden, carry = scan_units(makes, letters, first, hidden, contexts, own)
+            hidden, carry = scan_units(makes, letters, first, hidden, contexts, stacks)
         for number, spec in enumerate(specs[first:], first):
             streams.append(hidden)
             if spec.reads:

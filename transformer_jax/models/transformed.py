@@ -34,7 +34,7 @@ def scan_units(
     count: int,
     hidden: Array,
     contexts: Mapping[str, Context],
-    own: Mapping[str, Any],
+    stacks: Mapping[str, Any],
 ) -> tuple[Array, Carry]:
     """Applies `count` blocks, as repetitions of a unit of blocks, in one loop named `blocks`.
 
@@ -44,7 +44,7 @@ def scan_units(
       count: Total number of blocks, a multiple of the number in the unit.
       hidden: Residual stream, [..., L, D].
       contexts: Context of each layer type, by letter.
-      own: Stacked variables of the loop, by collection.
+      stacks: Stacked variables of the loop, by collection.
     """
     unit = len(makes)
     scan = nn.scan(
@@ -59,7 +59,9 @@ def scan_units(
 
     def one_unit() -> Carry:
         """Applies the first unit alone, to see what it hands on."""
-        variables = {kind: jax.tree.map(lambda leaf: leaf[0], tree) for kind, tree in own.items()}
+        variables = {
+            kind: jax.tree.map(lambda leaf: leaf[0], tree) for kind, tree in stacks.items()
+        }
         rngs = {"dropout": jax.random.key(0)}
         alone = Unit(tuple(makes), tuple(letters), parent=None)
         arguments = ((hidden, Carry()), numbers[0], dict(contexts))

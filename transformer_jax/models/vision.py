@@ -12,8 +12,8 @@ from jax import Array
 
 from transformer_jax.linear import Linear
 from transformer_jax.models.stack import Stack, Transformer
-from transformer_jax.options import Count, Form, Variant
-from transformer_jax.pooling import ClassToken, Pooling, pooling_of
+from transformer_jax.options import Count, Form, Natural, Variant
+from transformer_jax.pooling import ClassToken, Pooling, pooling_class, pooling_of
 from transformer_jax.sites import site
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
@@ -93,7 +93,10 @@ class VisionTransformer(Transformer, kw_only=True):
       num_classes: Number of classes, C; 0 returns the hidden vectors of all positions instead.
       patch_size: Pixels along each side of a patch, a divisor of the image's sides.
       variant: A standard name such as "Ti/4"; sets width, depth, heads, mlp_dim and patch_size.
-      pooling: A name in POOLINGS: a class token, or the mean or the maximum over the patches.
+      pooling: A name in POOLINGS: a class token, attention, or the mean or the maximum over the
+        patches.
+      registers: Number of learned vectors beside the patches, which are dropped in the end (Darcet
+        et al. 2024, arXiv:2309.16588).
     """
 
     image_shape: tuple[int, int, int]
@@ -101,6 +104,7 @@ class VisionTransformer(Transformer, kw_only=True):
     patch_size: Count = 4
     variant: ModelVariant | None = None
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"
+    registers: Natural = 0
 
     def __post_init__(self) -> None:
         """Copies the values of the variant, if one is given, into the fields."""
@@ -113,7 +117,7 @@ class VisionTransformer(Transformer, kw_only=True):
     def setup(self) -> None:
         """Creates the stack and the output layers."""
         grid = grid_of(self.image_shape, self.patch_size)
-        length = grid[0] * grid[1] + pooling_of(self.pooling).adds_token
+        length = grid[0] * grid[1] + pooling_class(self.pooling).adds_token + self.registers
         self.stack = Stack(self.options, causal=False, max_length=length, grid=grid)
         nn.share_scope(self, self.stack)  # the model itself holds the blocks' parameters
         if self.num_classes:
@@ -140,9 +144,15 @@ class VisionTransformer(Transformer, kw_only=True):
         options, init = self.options, self.embedding_init
         embed = Linear(options.width, True, init, options.dtype, name="patches")
         embedded_PD = embed(patches_of(images, self.patch_size))
+        if self.registers:
+            embedded_PD = ClassToken(init, self.registers, name="registers")(embedded_PD)
         if pooling.adds_token:
             embedded_PD = ClassToken(init, name="class_token")(embedded_PD)
         hidden_PD = self.stack(embedded_PD, train=train)
+        if self.registers:
+            begin = int(pooling.adds_token)
+            parts = (hidden_PD[..., :begin, :], hidden_PD[..., begin + self.registers :, :])
+            hidden_PD = jnp.concatenate(parts, axis=-2)
         if self.num_classes == 0:
             return hidden_PD
         dropout = nn.Dropout(options.dropout_rate, deterministic=not train, name="pooled_dropout")
