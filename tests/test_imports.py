@@ -50,7 +50,7 @@ ALLOWED = {
     "norms": ("options", "shapes"),
     "initialisation": ("linear", "options"),
     "remat": ("options", "sites"),
-    "pooling": ("linear",),
+    "pooling": ("linear", "options"),
     "feedforward": ("linear", "shapes", "sites"),
     "positions": ("linear", "options"),
     "attention": ("cache", "linear", "masks", "options", "positions", "shapes", "sites"),

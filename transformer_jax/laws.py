@@ -25,9 +25,10 @@ from transformer_jax.paths import by_path
 _LENGTH = 6
 _ROWS = 3
 # A key bias adds the same number to all scores of a row, which a softmax ignores. A mixture of
-# equal streams, or of one alone, or before a sum, does not depend on weights that sum to 1.
+# equal streams, or of one alone, or before a sum, does not depend on weights that sum to 1; and a
+# norm ignores the size of a mixture of equal streams.
 _MAY_BE_IDLE = (
-    *("key/bias", "key_norm/bias", "_streams/kept"),
+    *("key/bias", "key_norm/bias", "_streams/kept", "block_0/attention_streams/read"),
     *("block_0/attention_mean/query", "block_0/attention_mean/norm/scale"),
 )
 

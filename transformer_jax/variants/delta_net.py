@@ -41,7 +41,7 @@ class DeltaNet(nn.Module):
       decay: Decay of the memory: one number for each head, or one for each feature of its keys.
       gate: Function of the output's gate.
       key_heads: Number of heads of queries and keys, a divisor of num_heads; num_heads if None.
-      rank: Rank of the maps to the decays of features and, with them, to the gate; head_dim if
+      gate_rank: Rank of the maps to the decays of features and, with them, to the gate; head_dim if
         None.
       conv_size: Length of the convolutions in tokens.
       epsilon: Added to the mean square in the norm.
@@ -55,7 +55,7 @@ class DeltaNet(nn.Module):
     decay: Literal["head", "feature"] = "head"
     gate: Literal["silu", "sigmoid"] = "silu"
     key_heads: Count | None = None
-    rank: Count | None = None
+    gate_rank: Count | None = None
     conv_size: Count = 4
     epsilon: Positive = 1e-6
     chunk: Count = 16
@@ -126,7 +126,7 @@ class DeltaNet(nn.Module):
     def _low_rank(self, name: str, features: int, inputs: Array, head_dim: int) -> Array:
         """Applies one map, or two of a low rank if features have decays of their own."""
         if self.decay == "feature":
-            inputs = self._map(f"{name}_down", self.rank or head_dim, inputs)
+            inputs = self._map(f"{name}_down", self.gate_rank or head_dim, inputs)
         return self._map(name, features, inputs)
 
     @nn.nowrap

@@ -68,7 +68,7 @@ class HyperConnections(Sequential):
 
 
 class StreamGates(nn.Module):
-    """How a branch reads, keeps and writes n streams, for each position."""
+    """Shares of n streams that a branch reads, keeps and writes, for each position."""
 
     streams: int
     initial_scale: float
