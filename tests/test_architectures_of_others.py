@@ -122,8 +122,8 @@ def test_deepseek_v3(query_rank):
             "down": kernel(down[:rank]),
             "rotated_key": kernel(down[rank:][turn]),
             "norm": {"scale": found[f"{at}.self_attn.kv_a_layernorm.weight"]},
-            "key_kernel": up[..., :plain].reshape(rank, -1),
-            "value_kernel": up[..., plain:].reshape(rank, -1),
+            "key_up": {"kernel": up[..., :plain].reshape(rank, -1)},
+            "value_up": {"kernel": up[..., plain:].reshape(rank, -1)},
             "out": kernel(found[f"{at}.self_attn.o_proj.weight"]),
         }
         last = {"kernel": query.reshape(len(query), -1)}

@@ -223,6 +223,20 @@ SCHEDULE_FREE = {"optimizer__name": "schedule_free"}
         ({**MUP, "optimizer__name": "adam"}, "added to the gradient"),
         ({**MUP, "model__initialisation": "xavier"}, "expected depth_scaled"),
         ({**MUP, "model__mlp_dim": "64"}, "must grow with the width"),
+        ({**MUP, "model__values": "residual"}, "no rule for model.values=residual"),
+        ({**MUP, "model__wiring": "hyper_connections"}, "no rule for model.wiring=hyper"),
+        ({**STATES, "model__head_output": "gated"}, "head_output=gated would have no effect"),
+        (
+            {
+                **{"data__task": "masked_language_modelling", "model__architecture": "encoder"},
+                "model__heads": "parallel",
+            },
+            "encoder does not predict next tokens",
+        ),
+        (
+            {"model__wiring": "attention_residuals", "model__scan_layers": True},
+            "model.wiring=attention_residuals reads the outputs of all earlier blocks",
+        ),
         (SCHEDULE_FREE, "averages weights instead of lowering the rate"),
         ({"hooks__functions": "residual_norms,residual_norms"}, "hooks.functions"),
         (

@@ -217,10 +217,10 @@ def of_streams(name, streams, gates):
     read, kept, written = gates["read"], gates["kept"], gates["written"]
     of_read, of_kept, of_written = gates["scale"]
     if name == "hyper_connections":
-        moved = np.tanh(rms(streams) @ gates["kernel"])
+        moved = np.tanh(rms(streams) @ gates["gate_kernel"])
         kept = kept + of_kept * moved[:, 2:]
         return read + of_read * moved[:, 0], kept, written + of_written * moved[:, 1]
-    moved = rms(streams.reshape(-1)) @ gates["kernel"]
+    moved = rms(streams.reshape(-1)) @ gates["gate_kernel"]
     matrix = np.exp(kept + of_kept * moved[6:].reshape(3, 3))
     for _ in range(20):
         matrix = matrix / matrix.sum(0, keepdims=True)
@@ -290,7 +290,7 @@ def test_convolutions_read_the_latest_tokens_of_a_document(module, rng):
         for back in range(3):
             is_same = t >= back and len({*segment[b, t - back : t + 1].tolist()}) == 1
             if is_same and isinstance(module, CanonConvolution):
-                expected[b, t] += double(params["kernel"])[2 - back] * x[b, t - back]
+                expected[b, t] += double(params["conv_kernel"])[2 - back] * x[b, t - back]
             elif is_same and back == 1:
                 gate = sigmoid(x[b, t, :5] @ double(params["gate"]["kernel"]))
                 expected[b, t] += double(params["gain"]) * gate * x[b, t - 1]
@@ -317,8 +317,8 @@ def test_latent_attention_equals_a_loop_in_float64(query_rank, rng):
         query = query @ p["query_up"]["kernel"]
     query = query.reshape(2, 6, 2, 6)
     latent = rms(x @ p["down"]["kernel"], p["norm"]["scale"])
-    key = (latent @ p["key_kernel"]).reshape(2, 6, 2, 4)
-    value = (latent @ p["value_kernel"]).reshape(2, 6, 2, 3)
+    key = (latent @ p["key_up"]["kernel"]).reshape(2, 6, 2, 4)
+    value = (latent @ p["value_up"]["kernel"]).reshape(2, 6, 2, 3)
     angle = np.arange(6)  # with one pair of features, radians are positions
 
     def turn(pair, place):

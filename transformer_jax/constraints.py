@@ -26,6 +26,11 @@ _READ_BY_MIXER = {  # which of these a mixer reads
 }
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # other values: blocks differ
 _BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
+_WITHOUT_MUP = ("values", "head_output", "convolution", "stem", "heads")
+_STREAMS = (
+    *("hyper_connections", "manifold_hyper_connections", "attention_residuals"),
+    "per_layer_embeddings",
+)
 _MUP_OPTIMIZERS = ("adamw", "adam", "lion", "schedule_free")
 Flat = Mapping[str, Any]
 Problems = Iterator[tuple[str, str]]
@@ -163,6 +168,10 @@ def _without_mup_rule(flat: Flat) -> Iterator[str]:
         yield "it leaves embeddings unscaled; expected model.scale_embeddings=False"
     if unlike := _given(flat, _UNLIKE):
         yield f"it requires blocks that are alike, got {unlike}"
+    if others := _given(flat, dict.fromkeys(_WITHOUT_MUP, "none")):
+        yield f"it has no rule for {others}"
+    if flat["model.wiring"] in _STREAMS:
+        yield f"it has no rule for model.wiring={flat['model.wiring']}"
 
 
 def _of_blocks(flat: Flat) -> Problems:

@@ -376,7 +376,8 @@ class Stack(nn.Module):
             ) from error
         if _wiring(options).final_norm:
             hidden = norm_factory(options)(name="final_norm")(hidden)
-        if options.heads != "none" and (train or self.is_initializing()) and self.causal:
+        predicts = self.causal and specs and (train or self.is_initializing())
+        if options.heads != "none" and predicts:
             from transformer_jax.variants.prediction_heads import Head
 
             last, own = specs[-1], FrozenOptions(_options_of_wiring(options))

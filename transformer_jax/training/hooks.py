@@ -3,7 +3,7 @@
 The numbers go to metrics.jsonl as NAME_OF_THE_HOOK/NAME. A hook receives the following values, if
 it has arguments of these names; state and run are copies:
 
-  state   the training state: step, params, opt_state
+  state   the training state: step, params, opt_state, state
   run     the model as it would be loaded now (see load_run)
   task    the data
   batch   the batch of the next update

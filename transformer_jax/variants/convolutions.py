@@ -29,7 +29,7 @@ class CanonConvolution(nn.Module):
     @nn.compact
     def __call__(self, inputs: Array, context: Context) -> Array:
         """[..., L, D] -> [..., L, D]."""
-        kernel = self.param("kernel", uniform, (self.size, inputs.shape[-1]))
+        kernel = self.param("conv_kernel", uniform, (self.size, inputs.shape[-1]))
         segment = segments_of(context, "convolution")
         return inputs + convolved(self, 0, inputs, kernel, segment, context.slot)
 

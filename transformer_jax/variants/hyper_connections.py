@@ -82,7 +82,7 @@ class StreamGates(nn.Module):
         read_n = self.param("read", lambda *_: jax.nn.one_hot(index % n, n), (n,))
         kept_nn = self.param("kept", lambda *_: jnp.eye(n), (n, n))
         written_n = self.param("written", nn.initializers.ones, (n,))
-        kernel = self.param("kernel", nn.initializers.zeros, (width, n + 2))
+        kernel = self.param("gate_kernel", nn.initializers.zeros, (width, n + 2))
         # A row for each stream: its share of what is read and written, and what each stream keeps.
         moved = jnp.tanh(rms_norm(widen(hidden)) @ kernel)
         read = read_n[:, None] + scale_read * moved[..., 0]
@@ -119,7 +119,7 @@ class ManifoldGates(StreamGates):
         read_n = self.param("read", is_read, (n,))
         kept_nn = self.param("kept", lambda *_: _FAR * (1 - jnp.eye(n)), (n, n))
         written_n = self.param("written", nn.initializers.zeros, (n,))
-        kernel = self.param("kernel", nn.initializers.zeros, (n * width, n * n + 2 * n))
+        kernel = self.param("gate_kernel", nn.initializers.zeros, (n * width, n * n + 2 * n))
         flat = jnp.moveaxis(widen(hidden), -3, -2).reshape(*hidden.shape[:-3], length, n * width)
         moved_L = jnp.moveaxis(rms_norm(flat) @ kernel, -1, -2)
         moved_nL, more_nL, moved_nnL = jnp.split(moved_L, (n, 2 * n), axis=-2)

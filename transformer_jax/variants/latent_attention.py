@@ -79,7 +79,10 @@ class LatentAttention(nn.Module):
             key_MR = jnp.zeros((*inputs.shape[:-2], 1, 0), latent_LC.dtype)
         latent_MC = append_to_cache(self, "values", latent_LC, slot)
         key_MR = jnp.broadcast_to(key_MR, (*latent_MC.shape[:-1], rotated))
-        to_keys, to_values = self._up("key", heads, plain), self._up("value", heads, value_dim)
+        to_keys, to_values = (
+            UpKernel(self.rank, heads, features, self.kernel_init, self.dtype, name=f"{name}_up")()
+            for name, features in (("key", plain), ("value", value_dim))
+        )
         mask = as_array(context.mask)
         if mask is not None and mask.ndim == inputs.ndim:
             mask = mask[..., None, :, :]
@@ -115,9 +118,20 @@ class LatentAttention(nn.Module):
     def _linear(self, name: str, features: int, inputs: Array) -> Array:
         return Linear(features, self.use_bias, self.kernel_init, self.dtype, name=name)(inputs)
 
-    @nn.nowrap
-    def _up(self, name: str, heads: int, features: int) -> Array:
-        """Returns the kernel from latents to the keys or values of each head, [rank, H, ...]."""
-        kernel = self.param(f"{name}_kernel", self.kernel_init, (self.rank, heads * features))
+
+class UpKernel(nn.Module):
+    """The kernel of a map from latents to the keys or values of each head."""
+
+    rank: int
+    heads: int
+    features: int
+    kernel_init: Initializer
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self) -> Array:
+        """Returns the kernel, [rank, H, features]."""
+        shape = (self.rank, self.heads * self.features)
+        kernel = self.param("kernel", self.kernel_init, shape)
         kernel = kernel if self.dtype is None else kernel.astype(self.dtype)
-        return kernel.reshape(self.rank, heads, features)
+        return kernel.reshape(self.rank, self.heads, self.features)

@@ -34,6 +34,11 @@ class SharedAttention(MultiHeadAttention):
         if call.context is None:  # cross-attention
             return super().keys_values(memory, terms, slot, call)
         carry = call.context.carry
+        if self.keys == "earlier" and self.values is not None:
+            raise ValueError(
+                "values: this block reads the values of an earlier block; expected none, e.g. in "
+                "layer_types"
+            )
         if self.keys == "own":
             key_GMK, value_GMV, new_GLV = super().keys_values(memory, terms, slot, call)
             carry.hand_on("keys and values", (key_GMK, value_GMV))
