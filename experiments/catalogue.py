@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
+from experiments.field import ROWS
 from transformer_jax.config import OPTIONS, VARIANT_SECTIONS
 from transformer_jax.declarations import Option
 from transformer_jax.metrics import metric_facts
@@ -96,6 +97,13 @@ heads of keys and values, K and V features of a head, width D, F hidden features
 """
 
 
+_ABLATIONS = """
+## Ablations of 2024 to 2026
+
+Variants that papers of these years ablate, by arXiv number, and how a run or a study chooses them:
+options of a config, or a file of your own (see [your own components](own-components.md)).
+"""
+
 _LENGTHS = (256, 1024, 4096)
 
 
@@ -112,7 +120,7 @@ def main(argv: list[str]) -> None:
         parts += [
             entry(key, name, row, _cost_of(key, name)) for name, row in entries_of(key).items()
         ]
-    parts += [metrics(), hooks(), sites()]
+    parts += [metrics(), hooks(), sites(), ablations()]
     out.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     print(f"wrote {out}")
 
@@ -173,6 +181,15 @@ def sites() -> str:
     """Returns the catalogue's section on sites, as Markdown."""
     rows = (f"| `{name}` | {what} |" for name, what in SITES.items())
     return "\n".join([_SITES, "| site | value |", "|---|---|", *rows])
+
+
+def ablations() -> str:
+    """Returns the catalogue's section on ablations of recent papers, as Markdown."""
+    rows = []
+    for row in ROWS:
+        options = "<br>".join(f"`{key}={value}`" for key, value in row.options.items())
+        rows.append(f"| {row.variant} | {row.how} | {options} |")
+    return "\n".join([_ABLATIONS, "| variant | expressed by | options |", "|---|---|---|", *rows])
 
 
 def _cost_of(key: str, name: str) -> list[str]:
