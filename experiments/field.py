@@ -198,5 +198,5 @@ ROWS = [
         "not expressible: products are float32 or bfloat16",
         {},
     ),
-    Row("Adapters (LoRA)", "not expressible: no wrapper of parameters", {}),
+    Row("Adapters (LoRA, 2106.09685)", "config", {"adapters.rank": 4, "adapters.maps": "up,down"}),
 ]

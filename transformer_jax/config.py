@@ -57,6 +57,11 @@ ParameterPaths = Annotated[
     Predicate(all),
     Form("prefixes of parameter paths", "token_embedding,block_0"),
 ]
+MapNames = Annotated[
+    tuple[str, ...],
+    Predicate(lambda names: bool(names) and all(names)),
+    Form("names of maps", "query,value"),
+]
 Multipliers = Annotated[
     tuple[str, ...],
     Predicate(_are_multipliers),
@@ -222,6 +227,22 @@ class Initial:
     word_vectors: VectorsPath | None = None
 
 
+class Adapters:
+    """Low-rank adapters (LoRA) of kernels, which are trained instead of the parameters themselves.
+
+    Weights are merged in evaluation, loading and export.
+
+    Attributes:
+      rank: Rank of the adapters; 0 trains the parameters themselves.
+      alpha: Factor of an adapter, times its rank.
+      maps: Names of the maps whose kernels get one, e.g. query, key, value, out, up, down.
+    """
+
+    rank: Natural = 0
+    alpha: Positive = 16.0
+    maps: MapNames = ("query", "value")
+
+
 class Training:
     """Parameter updates.
 
@@ -378,6 +399,7 @@ SECTIONS: dict[str, type] = {
     "data.": Data,
     "model.": Model,
     "initial.": Initial,
+    "adapters.": Adapters,
     "training.": Training,
     "mesh.": Mesh,
     "objective.": Objective,

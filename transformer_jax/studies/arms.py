@@ -58,7 +58,9 @@ class Cost(NamedTuple):
 
 def cost_of(prepared: Prepared) -> Cost:
     """Returns the cost of an arm without compiling its program or drawing its parameters."""
-    sizes = {path: leaf.size for path, leaf in by_path(prepared.template.params).items()}
+    sizes = {
+        path: leaf.size for path, leaf in by_path(variables_of(prepared.weights)["params"]).items()
+    }
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     updates, count = prepared.config.training.steps, prepared.count_of_update
     flops = prepared.operations_of_update / count

@@ -61,5 +61,5 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
 
     inputs = prepared.task.batch(0, 0)["inputs"]
     with kernels_taken(platform) as taken, sharded(prepared.sharding):
-        jax.eval_shape(prepared.training_pass, prepared.template.params, inputs)
+        jax.eval_shape(prepared.training_pass, prepared.weights, inputs)
     return list(dict.fromkeys(taken))

@@ -100,7 +100,7 @@ def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
         return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
 
     classes = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
-    for shape in jax.eval_shape(logits, prepared.template.params):
+    for shape in jax.eval_shape(logits, prepared.weights):
         got = getattr(shape, "shape", type(shape).__name__)
         if isinstance(got, str) or got[:-1] != targets.shape or (classes and got[-1] < classes):
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
@@ -118,7 +118,7 @@ def _refuse_what_is_not_kept(prepared: Any) -> None:
     from transformer_jax.jaxprs import names_in
 
     inputs = prepared.task.batch(0, 0)["inputs"]
-    traced = jax.make_jaxpr(prepared.training_pass)(prepared.stacked_template.params, inputs)
+    traced = jax.make_jaxpr(prepared.training_pass)(prepared.stacked_weights, inputs)
     present = names_in(traced)
     if missing := [name for name in wanted if name not in present]:
         raise InvalidInput(

@@ -40,7 +40,7 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     noise = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(noise.normal(scale=_NOISE, size=leaf.shape), leaf.dtype),
-        prepared.template.params,
+        prepared.weights,
     )
 
     @jax.jit

@@ -23,6 +23,7 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.provenance import NUMERICS
 from transformer_jax.sharding import Sharding
+from transformer_jax.training.adapters import trained_model
 from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
 from transformer_jax.training.pretrained import config_to_use
@@ -137,7 +138,8 @@ def load_run(
     sizes = directory.sizes()
     model = make_model(config, sizes, allow)
     optimizer = make_optimizer(config, allow)
-    template = jax.eval_shape(lambda: draw_state(model, optimizer, config.seed))
+    trains = trained_model(config, model)
+    template = jax.eval_shape(lambda: draw_state(trains, optimizer, config.seed))
     if sharding := _over(mesh, config, allow):
         template = with_places(template, sharding.of_state(template))
     checkpoints = Checkpoints(directory.file("checkpoints"), say=say)

@@ -311,7 +311,8 @@ class Member:
             from transformer_jax.training.diagnosis import non_finite
 
             batch = self.task.batch(seed_of(config, "order"), step)
-            params = self.prepared.unstacked(self.state.params)
+            now = self.state  # its weights, not their average
+            params = self.prepared.unstacked(evaluated_params((), now.params, now.state))
             raise non_finite(self.score, params, batch, step)
         if must_save and self.checkpoints.unsaved:
             raise self.checkpoints.unsaved

@@ -179,7 +179,13 @@ def evaluated_params(opt_state: Any, params: Any, state: Any = None) -> Any:
 
     They hold `state`, the collection of that name, if the model has one; see paths.with_state.
     """
-    return with_state(_average_or(params, opt_state), state)
+    params, state = _average_or(params, opt_state), state or {}
+    if "base" in state:
+        from transformer_jax.training.adapters import merge
+
+        params = merge(params, state)
+        state = {name: part for name, part in state.items() if name not in ("base", "scale")}
+    return with_state(params, state)
 
 
 def _average_or(params: Any, opt_state: Any) -> Any:

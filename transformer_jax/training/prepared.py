@@ -34,7 +34,7 @@ from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import own_rows_of_model, refuse_task, refuse_unfit
 from transformer_jax.training.memory import nbytes, refusal_explained, refuse_large_state
-from transformer_jax.training.optimizers import make_optimizer, traced_numbers
+from transformer_jax.training.optimizers import evaluated_params, make_optimizer, traced_numbers
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
@@ -107,7 +107,15 @@ class Prepared:
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Returns the state at step 0, drawn with a seed."""
-        return draw_state(self.model, self.optimizer, seed)
+        return draw_state(self._adapted(self.model), self.optimizer, seed)
+
+    def _adapted(self, model: Any) -> Any:
+        """Returns the model that a training step applies: with adapters, if the config has any."""
+        if not self.config.adapters.rank:
+            return model
+        from transformer_jax.training.adapters import trained_model
+
+        return trained_model(self.config, model)
 
     def advance(
         self, numbers: Mapping[str, Any], state: TrainState, batches: Batch, num_steps: Array
@@ -122,7 +130,7 @@ class Prepared:
         def make_step(model: Any, objective: Any, changes: dict[str, Any]) -> Callable:
             optimizer = make_optimizer(self.config, self.allow, traced | changes)
             parts = training.accumulation, objective, training.loss_chunk
-            return make_train_step(model, optimizer, numbers["seed"], *parts)
+            return make_train_step(self._adapted(model), optimizer, numbers["seed"], *parts)
 
         train_step = make_step(self.model, self.objective, {})
         if training.scheduled:
@@ -147,10 +155,13 @@ class Prepared:
         from transformer_jax.training.warm_start import start_from
 
         drawn, tokenizer = self.unstacked(state), self.task.tokenizer
-        whole = with_state(drawn.params, drawn.state)
+        is_adapted = bool(config.adapters.rank)
+        whole = drawn.state["base"] if is_adapted else with_state(drawn.params, drawn.state)
         whole, remarks = start_from(self.model, whole, config.initial, tokenizer, self.allow)
         variables = variables_of(whole)
         params, held = variables["params"], variables.get("state", {})
+        if is_adapted:
+            params, held = drawn.params, {**drawn.state, "base": params}
         # Weights that an optimizer keeps, e.g. an average, must start from these too.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state, state=held)), remarks
@@ -160,7 +171,8 @@ class Prepared:
         """The compiled function from a seed to the stacked initial state; equal models share it."""
         key = self.model, self.program_key, self.sharding
         if key not in _DRAWS:
-            model, optimizer, unit = self.model, self.optimizer, self._unit  # self holds the data
+            # self holds the data
+            model, optimizer, unit = self._adapted(self.model), self.optimizer, self._unit
             places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
                 lambda seed: _stacked(unit, draw_state(model, optimizer, seed)),
@@ -187,6 +199,19 @@ class Prepared:
         if not (self.config.model.scan_layers and isinstance(self.model, Transformer)):
             return None
         return self.model.options.unit
+
+    @functools.cached_property
+    def weights(self) -> Any:
+        """Shapes of the model's parameters, with its state: those that are evaluated."""
+        return self._weights_of(self.template)
+
+    @functools.cached_property
+    def stacked_weights(self) -> Any:
+        """The same, with the blocks of a scan stacked."""
+        return self._weights_of(self.stacked_template)
+
+    def _weights_of(self, state: TrainState) -> Any:
+        return jax.eval_shape(evaluated_params, state.opt_state, state.params, state.state)
 
     @functools.cached_property
     def stacked_template(self) -> TrainState:
@@ -292,7 +317,7 @@ class Prepared:
         from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 
         inputs = self.task.batch(0, 0)["inputs"]
-        params = self.template.params
+        params = self.weights
         program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
         return TRAINING_OVER_FORWARD * flops_of(program)
 
@@ -326,7 +351,7 @@ class Prepared:
     @functools.cached_property
     def num_parameters(self) -> int:
         """Number of parameters in the model."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
+        return sum(leaf.size for leaf in jax.tree.leaves(variables_of(self.weights)["params"]))
 
 
 _DRAWS: dict[tuple, Callable[[np.uint32], TrainState]] = {}

@@ -115,7 +115,7 @@ def make_train_step(
 
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        updated = TrainState(state.step + 1, params, opt_state, held)
+        updated = TrainState(state.step + 1, params, opt_state, {**state.state, **held})
         # lax.cond would copy the whole state on a GPU, and clipping would compute the norm again.
         updated = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
         return updated, StepRecord(loss, norm, finite)
