@@ -44,7 +44,7 @@ ROWS = [
         {"model.layers": "VP", f"{_TYPES}.V.values": "embeddings"},
     ),
     Row(
-        "Per-layer embeddings (Gemma 3n); bigram hash and Engram (2601.07372) in an own stem",
+        "Per-layer embeddings (Gemma 3n); bigram hash in a stem, Engram (2601.07372) in a wiring",
         "config",
         {"model.wiring": "per_layer_embeddings"},
     ),
@@ -54,7 +54,7 @@ ROWS = [
         {"model.skips": "dense"},
     ),
     Row(
-        "Attention residuals (2603.15031); MUDD in an own wiring",
+        "Attention residuals (2603.15031); MUDD (2502.12170) in an own wiring and attention",
         "config",
         {"model.wiring": "attention_residuals"},
     ),

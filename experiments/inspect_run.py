@@ -234,7 +234,7 @@ def _example_of(run: Any, number: int, allow: list[str]) -> Example:
     """Returns an image or a sequence of vectors from the test split."""
     import numpy as np
 
-    from transformer_jax.pooling import pooling_class
+    from transformer_jax.pooling import adds_token
     from transformer_jax.training.build import make_task
     from transformer_jax.training.loading import refuse_unlike
 
@@ -248,8 +248,8 @@ def _example_of(run: Any, number: int, allow: list[str]) -> Example:
     answer, truth = task.classes[int(np.argmax(logits[0]))], task.classes[int(batch["targets"][0])]
     print(f"example {number} of the test split: model {answer}, truth {truth}")
     pooling = run.model.pooling
-    adds_token = isinstance(pooling, str) and pooling_class(pooling).adds_token
-    first = ["class"] if adds_token else []
+    has_token = isinstance(pooling, str) and adds_token(pooling)
+    first = ["class"] if has_token else []
     if "images" not in batch["inputs"]:
         places = range(batch["inputs"]["vectors"].shape[1])
         return Example(batch["inputs"], [*first, *map(str, places)])

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import attempt, refused, tiny_config
 from transformer_jax import load_run
 from transformer_jax.laws import small_decoder
+from transformer_jax.models.layouts import stack_blocks
 from transformer_jax.paths import by_path
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training.adapters import Adapted, merge
@@ -113,3 +114,45 @@ def test_a_map_that_is_not_there_is_refused(tmp_path):
         attempt("train", *flags, "--config.adapters.maps=q_proj"),
         *("adapters.maps=q_proj", "expected some of", "query"),
     )
+
+
+def test_adapters_of_some_layer_types_are_trained_in_a_scan():
+    types = {"M": {"mixer": "state_space"}}
+    model = small_decoder(depth=4, position="none", layers="MA", layer_types=types)
+    lora = Adapted(model.with_options(scan_layers=True), rank=2, alpha=2.0, maps=("query",))
+    state = stack_blocks(draw_state(lora, optax.sgd(0.1), 0), 2)
+    after, _ = jax.jit(make_train_step(lora, optax.sgd(0.1), 0))(state, BATCH)
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), state.params, after.params)
+    assert by_path(moved)["blocks/block_1/attention/query/kernel/b"] > 0
+    with pytest.raises(ValueError, match="adapters of block_9, which the model lacks"):
+        merge({"block_9": {}}, state.state)
+
+
+def test_weights_of_a_run_bring_their_state_to_adapters(tmp_path):
+    experts = {"model__feed_forward": "mixture", "model__feed_forward_options__bias_rate": 0.05}
+    options = SHORT | experts
+    train(tiny_config(**options), tmp_path / "a", Silent())
+    source = load_run(tmp_path / "a").params["state"]
+    more = {"initial__weights": str(tmp_path / "a"), "adapters__rank": 2}
+    prepared = prepare(tiny_config(**options | more))
+    state, _ = prepared.start(prepared.config)
+    assert {"base", "scale"} < set(state.state)
+    for name, part in source.items():
+        jax.tree.map(np.testing.assert_array_equal, state.state[name], part)
+
+
+def test_adapters_decay_as_their_kernels_do():
+    options = {"adapters__rank": 2, "schedule__name": "constant", "training__steps": 1}
+    prepared = prepare(tiny_config(**options, optimizer__weight_decay=0.5))
+    params = jax.tree.map(jnp.ones_like, prepared.draw(np.uint32(0)).params)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = prepared.optimizer.update(zeros, prepared.optimizer.init(params), params)
+    rate = prepared.config.optimizer.learning_rate * 0.5
+    jax.tree.map(lambda u: np.testing.assert_allclose(u, -rate, rtol=1e-5), updates)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "soap"])
+def test_optimizers_of_whole_kernels_refuse_adapters(optimizer, tmp_path):
+    flags = ("--config=tiny", f"--workdir={tmp_path / 'a'}", "--config.adapters.rank=2")
+    done = attempt("train", *flags, f"--config.optimizer.name={optimizer}")
+    refused(done, f"optimizer.name={optimizer}", "for whole kernels, not for adapters")

@@ -58,7 +58,7 @@ ALLOWED = {
     "variants": (*CORE, "masks", "options", "paths", "placement", "shapes", "sites"),
     "models": (
         *(*CORE, "model_options", "options", "shapes", "masks", "sites", "errors"),
-        *("declarations", "variants"),
+        *("declarations", "paths", "variants"),
     ),
     "generation": ("cache", "errors", "paths"),
     "inspection": ("errors", "paths", "sites"),

@@ -82,6 +82,7 @@ def test_a_scheduled_run_is_trained_and_evaluated_with_its_option(tmp_path):
         ("optimizer.weight_decay=0.1@5/0.2@5", ["increasing order"]),
         ("optimizer.weight_decay=0.1@5/-0.2@9", ["optimizer.weight_decay=-0.2", ">= 0"]),
         ("optimizer.weight_decay=a@5", ["expected numbers"]),
+        ("model.layer_types.L.mask_options.size=4@0/8@5", ["that is in use"]),
         ("optimizer.weight_decay", ["KEY=VALUE@UPDATE"]),
         ("optimizer.weight_dekay=0.1@5", ["optimizer.weight_dekay"]),
     ],

@@ -17,7 +17,7 @@ from transformer_jax.inspection import capture
 from transformer_jax.laws import small_decoder
 from transformer_jax.masks import Causal
 from transformer_jax.models import VisionTransformer
-from transformer_jax.models.layouts import stack_blocks
+from transformer_jax.models.layouts import stack_blocks, unstack_blocks
 from transformer_jax.paths import by_path
 from transformer_jax.positions import RotaryPositions, Sizes
 from transformer_jax.training.objectives import CrossEntropy, score_batch
@@ -155,7 +155,7 @@ def test_blocks_that_share_keys_and_values_have_none_of_their_own():
     np.testing.assert_array_equal(keys[3], keys[2])
     assert (keys[2] != keys[0]).any()
     alone = small_decoder(depth=2, **fields | {"layers": "SG"})
-    with pytest.raises(ValueError, match="no earlier block has handed on 'keys and values'"):
+    with pytest.raises(ValueError, match="no earlier block has keys and values of its own"):
         alone.init(jax.random.key(0), TOKENS)
 
 
@@ -215,11 +215,13 @@ def test_hyper_connections_equal_a_loop_in_float64(name):
 def of_streams(name, streams, gates):
     """Shares of the streams [n, D] of a position: read [n], kept [n, n] and written [n]."""
     read, kept, written = gates["read"], gates["kept"], gates["written"]
-    of_read, of_kept, of_written = gates["scale"]
     if name == "hyper_connections":
+        of_read, of_written = gates["scale"]  # one for A_m and A_r
+        of_kept = of_read
         moved = np.tanh(rms(streams) @ gates["gate_kernel"])
         kept = kept + of_kept * moved[:, 2:]
         return read + of_read * moved[:, 0], kept, written + of_written * moved[:, 1]
+    of_read, of_kept, of_written = gates["scale"]
     moved = rms(streams.reshape(-1)) @ gates["gate_kernel"]
     matrix = np.exp(kept + of_kept * moved[6:].reshape(3, 3))
     for _ in range(20):
@@ -649,3 +651,53 @@ def test_heads_learn_and_are_not_in_evaluation():
     read = [model.apply({"params": params}, TOKENS) for params in (state.params, without)]
     np.testing.assert_array_equal(*read)
     assert dataclasses.replace(model.options, heads="none") != model.options
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_heads_have_a_rate_of_stochastic_depth_below_1(depth):
+    model = small_decoder(heads="parallel", depth=depth, stochastic_depth=0.5)
+    state = draw_state(model, optax.sgd(0.1), 0)
+    after, record = jax.jit(make_train_step(model, optax.sgd(0.1), 0))(state, random_batch(0, 32))
+    assert record.applied
+    moved = lambda a, b: float(jnp.abs(a - b).max())
+    distances = by_path(jax.tree.map(moved, state.params["heads"], after.params["heads"]))
+    assert min(v for k, v in distances.items() if k.endswith("kernel")) > 0
+
+
+def test_layer_types_of_which_some_have_a_state_are_scanned():
+    """Biases of experts in every second block: stacked, trained, and separate again."""
+    options = {"bias_rate": 0.05, "balance": 0.0}
+    types = {"E": {"feed_forward": "mixture", "feed_forward_options": options}}
+    model = small_decoder(depth=4, layers="DE", layer_types=types)
+    scanned, optimizer = model.with_options(scan_layers=True), optax.sgd(0.1)
+    state = draw_state(model, optimizer, 0)
+    assert set(state.state) == {"block_1", "block_3"}
+    stacked = stack_blocks(state, 2)
+    steps = [jax.jit(make_train_step(each, optimizer, 0)) for each in (model, scanned)]
+    for number in range(2):
+        state, _ = steps[0](state, random_batch(number))
+        stacked, _ = steps[1](stacked, random_batch(number))
+    separate = unstack_blocks(stacked)
+    jax.tree.map(lambda a, b: close(a, b, atol=1e-5), separate.state, state.state)
+    jax.tree.map(lambda a, b: close(a, b, atol=1e-5), separate.params, state.params)
+    assert float(jnp.abs(state.state["block_3"]["feed_forward"]["bias"]).max()) > 0.04
+
+
+def test_blocks_with_different_parameters_are_not_stacked():
+    model = small_decoder(depth=2)
+    params = random_params(model)
+    del params["block_1"]["attention"]["query"]["bias"]
+    with pytest.raises(ValueError, match="scan_layers: blocks 0 and 1 have different parameters"):
+        stack_blocks(params, 1)
+
+
+def test_sigmoid_routers_are_balanced_by_shares_that_sum_to_1(rng):
+    module = MixtureOfExperts(num_experts=8, router="sigmoid", balance=1.0, mlp_dim=4)
+    params = random_params(module, normal(rng, 2, 6, 8))
+    params["router"]["kernel"] *= 0
+    for inputs in (normal(rng, 2, 6, 8), jnp.full((2, 6, 8), -1e4)):
+        mixed, sown = module.apply({"params": params}, inputs, mutable=["losses"])
+        close(sown["losses"]["balance"][0], 1.0, rtol=1e-5)
+        assert jnp.isfinite(mixed).all()
+    params["router"]["kernel"] += 1  # all shares are 0 in float32
+    assert jnp.isfinite(module.apply({"params": params}, inputs)).all()

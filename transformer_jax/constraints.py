@@ -23,10 +23,12 @@ _OF_ATTENTION = {  # without effect if a different mixer replaces attention
 _READ_BY_MIXER = {  # which of these a mixer reads
     "shared_attention": tuple(_OF_ATTENTION),
     "latent_attention": ("value_dim", "attention_scale"),
+    "delta_net": ("value_dim",),
 }
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # other values: blocks differ
 _BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
 _WITHOUT_MUP = ("values", "head_output", "convolution", "stem", "heads")
+_OF_KERNELS = ("muon", "normuon", "soap")
 _STREAMS = (
     *("hyper_connections", "manifold_hyper_connections", "attention_residuals"),
     "per_layer_embeddings",
@@ -168,6 +170,8 @@ def _without_mup_rule(flat: Flat) -> Iterator[str]:
         yield "it leaves embeddings unscaled; expected model.scale_embeddings=False"
     if unlike := _given(flat, _UNLIKE):
         yield f"it requires blocks that are alike, got {unlike}"
+    if flat["adapters.rank"]:
+        yield f"it has no rule for adapters; expected adapters.rank=0, got {flat['adapters.rank']}"
     if others := _given(flat, dict.fromkeys(_WITHOUT_MUP, "none")):
         yield f"it has no rule for {others}"
     if flat["model.wiring"] in _STREAMS:
@@ -287,7 +291,10 @@ def _of_training(flat: Flat) -> Problems:
     if optimizer == "schedule_free" and flat["training.weight_ema"] is not None:
         reason = "optimizer.name=schedule_free already evaluates an average; expected None"
         yield "training.weight_ema", reason
-    if optimizer in ("muon", "normuon", "soap") and flat["model.architecture"].startswith(
-        "recurrent_"
-    ):
+    if optimizer in _OF_KERNELS and flat["adapters.rank"]:
+        yield "optimizer.name", "it is for whole kernels, not for adapters; expected e.g. adamw"
+    if flat["optimizer.cautious_decay"] and optimizer in ("adam", "sgd"):
+        reason = f"optimizer.name={optimizer} adds the decay to the gradient, before its update"
+        yield "optimizer.cautious_decay", f"{reason} is known; expected False"
+    if optimizer in _OF_KERNELS and flat["model.architecture"].startswith("recurrent_"):
         yield "optimizer.name", "it is for the kernels of blocks, which a recurrent model lacks"

@@ -42,11 +42,14 @@ def is_of_optimizer(key: str) -> bool:
 
 
 def problems_of_curves(
-    flat: Mapping[str, Any], option_of: Callable[[str], Option | None]
+    flat: Mapping[str, Any],
+    option_of: Callable[[str], Option | None],
+    is_read: Callable[[str], bool],
 ) -> Iterator[str]:
     """Yields what is wrong with training.scheduled in a completed flat config.
 
-    `option_of` returns the option of a key, or None if there is none.
+    `option_of` returns the option of a key, or None if there is none; `is_read` returns whether a
+    mask of a type of layer reads it.
     """
     keys = []
     for text in flat["training.scheduled"]:
@@ -56,17 +59,20 @@ def problems_of_curves(
             yield f"{text}: expected numbers, e.g. optimizer.weight_decay=0.1@0/0.01@2000"
             continue
         key, option = curve.key, option_of(curve.key)
-        is_read = key in flat or (is_of_mask(key) and not key.startswith(MASK))
+        is_typed = is_of_mask(key) and not key.startswith(MASK)
+        is_used = is_read(key) if is_typed else key in flat
         keys.append(key)
         if key == _HAS_SCHEDULE:
             yield f"{key} has a schedule of its own; set schedule.name"
-        elif not (key.startswith(SECTIONS) or is_of_mask(key)) or option is None or not is_read:
+        elif not (key.startswith(SECTIONS) or is_of_mask(key)) or option is None or not is_used:
             sections = ", ".join((*SECTIONS, MASK))
             yield f"{key}: expected a numeric option of {sections} that is in use"
         elif not is_number(option.default) or (is_of_optimizer(key) and not option.mark(Traced)):
             yield f"{key}: it cannot change in training"
         elif wrong := [v for v in map(type(option.default), curve.values) if not option.accepts(v)]:
             yield f"{key}={wrong[0]}: expected {option.allowed}"
+        elif isinstance(option.default, int) and any(v != int(v) for v in curve.values):
+            yield f"{key}: expected integers, got {', '.join(map(str, curve.values))}"
         elif list(curve.updates) != sorted(set(curve.updates)):
             yield f"{key}: expected updates in increasing order, got {curve.updates}"
     if len(set(keys)) < len(keys):

@@ -362,5 +362,7 @@ def small_decoder(**fields: Any) -> Decoder:
             small[f"{family}_options"] = options
     if fields.get("skips", "none") != "none":
         small["depth"] = 3  # so that there is something to skip
+    elif {"values", "wiring"} & fields.keys():
+        small["depth"] = 2  # so that there is an earlier block to read
     small |= {"num_heads": 2, **fields}
     return Decoder.of(**small)

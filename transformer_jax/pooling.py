@@ -104,6 +104,12 @@ def pooling_class(choice: str | Callable[[], Pooling]) -> Any:
     return entry_of(POOLINGS, choice)
 
 
+def adds_token(choice: str | Callable[[], Pooling]) -> bool:
+    """Returns whether a pooling needs a class token; see Pooling."""
+    made = pooling_class(choice)
+    return (made if hasattr(made, "adds_token") else made()).adds_token
+
+
 def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
     """Returns a Pooling, inside the call of a module, which then owns its parameters."""
     made = pooling_class(choice)

@@ -191,7 +191,8 @@ def problems_of(flat: Mapping[str, Any]) -> list[str]:
         from transformer_jax.curves import problems_of_curves
 
         whole = completed(flat)
-        found = problems_of_curves(whole, lambda key: option_for(key, whole))
+        is_read = lambda key: split_type(key)[1] in letters_of(flat) and not read_instead(key, flat)  # noqa: E731
+        found = problems_of_curves(whole, lambda key: option_for(key, whole), is_read)
         problems += [f"training.scheduled: {problem}" for problem in found]
     for letter in letters_of(flat):
         problems += [

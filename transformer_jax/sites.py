@@ -53,7 +53,7 @@ SITES = {
     "block_*.feed_forward.input": "[..., L, D]",
     "block_*.feed_forward.hidden": "[..., L, F]: the last map's input; experts [..., L, E or k, F]",
     "block_*.feed_forward.out": "[..., L, D]: output, before dropout and the residual connection",
-    "block_*.residual": "[..., L, D]: the residual stream after the block",
+    "block_*.residual": "[..., L, D]: the stream after the block; [..., n, L, D] if several",
     "layer_*.out": "[..., L, D]: output of a recurrent layer; [..., L, 2 D] if bidirectional",
     "hidden": "[..., L, D]: after the last block and the final norm",
     "pooled": "[..., D]: input of a classifier; [..., 2 D] in a bidirectional recurrent network",

@@ -10,7 +10,7 @@ from jax import Array
 from transformer_jax.linear import Linear
 from transformer_jax.models.stack import Stack, Transformer, norm_factory, variant
 from transformer_jax.options import FrozenOptions, Natural, Variant
-from transformer_jax.pooling import ClassToken, Pooling, pooling_class, pooling_of
+from transformer_jax.pooling import ClassToken, Pooling, adds_token, pooling_of
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -45,8 +45,8 @@ class Encoder(Transformer, kw_only=True):
 
     def setup(self) -> None:
         """Creates the input layers, the stack and the output layers."""
-        adds_token = self.vocab_size is None and pooling_class(self.pooling).adds_token
-        length = self.max_length + adds_token
+        has_token = self.vocab_size is None and adds_token(self.pooling)
+        length = self.max_length + has_token
         self.stack = Stack(self.options, False, length, self.vocab_size)
         nn.share_scope(self, self.stack)  # the encoder itself holds the blocks' parameters
         if self.vocab_size is not None:

@@ -383,7 +383,7 @@ class Stack(nn.Module):
             last, own = specs[-1], FrozenOptions(_options_of_wiring(options))
             head = functools.partial(Head, make_block(last.options), _wiring(options), own)
             parts = (head, norm_factory(options), initializers(options).embedding)
-            context = dataclasses.replace(contexts[last.letter], layer=len(specs))
+            context = dataclasses.replace(contexts[last.letter], layer=len(specs) - 1)
             made(options, "heads", name="heads")(hidden, embedded, *parts, context)
         return site(self, "hidden", nan_on_overflow(hidden, slot))
 

@@ -13,7 +13,7 @@ from jax import Array
 from transformer_jax.linear import Linear
 from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import Count, Form, Natural, Variant
-from transformer_jax.pooling import ClassToken, Pooling, pooling_class, pooling_of
+from transformer_jax.pooling import ClassToken, Pooling, adds_token, pooling_of
 from transformer_jax.sites import site
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
@@ -117,7 +117,7 @@ class VisionTransformer(Transformer, kw_only=True):
     def setup(self) -> None:
         """Creates the stack and the output layers."""
         grid = grid_of(self.image_shape, self.patch_size)
-        length = grid[0] * grid[1] + pooling_class(self.pooling).adds_token + self.registers
+        length = grid[0] * grid[1] + adds_token(self.pooling) + self.registers
         self.stack = Stack(self.options, causal=False, max_length=length, grid=grid)
         nn.share_scope(self, self.stack)  # the model itself holds the blocks' parameters
         if self.num_classes:

@@ -31,6 +31,7 @@ from transformer_jax.studies.design import Design
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.objectives import safe_mean, score_batch
+from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest
 
@@ -125,7 +126,8 @@ class Probe(NamedTuple):
 
 def probe(prepared: Prepared) -> Probe:
     """Returns the Probe of an arm that starts from seed 0 or from its initial weights."""
-    params = prepared.start(prepared.config)[0].params
+    state = prepared.start(prepared.config)[0]
+    params = evaluated_params((), state.params, state.state)
     batch = prepared.task.batch(seed_of(prepared.config, "order"), 0)
     changed = []  # the inputs with a different last token, if earlier logits must not depend on it
     if prepared.config.data.task == "language_modelling":
@@ -460,7 +462,8 @@ def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
 def _seconds_of_evaluations(prepared: Prepared) -> float:
     """Estimates the seconds for all evaluations in a cell from the time for one batch."""
     config, score = prepared.config, score_of(prepared)
-    params = prepared.draw(np.uint32(0)).params
+    state = prepared.draw(np.uint32(0))
+    params = evaluated_params((), state.params, state.state)
     counts = []
     for split in ("validation", "test"):
         batches = iter(prepared.task.evaluation_batches(split, config.evaluation.batch_size))

@@ -84,6 +84,8 @@ def merge(adapters: Any, state: Mapping[str, Any]) -> Any:
     """
 
     def added(base: Any, own: Any) -> Any:
+        if isinstance(base, Mapping) and (lost := own.keys() - base.keys()):
+            raise ValueError(f"adapters of {', '.join(sorted(lost))}, which the model lacks")
         if not isinstance(base, Mapping):
             return base + (state["scale"] * (own["a"] @ own["b"])).astype(base.dtype)
         return {k: added(part, own[k]) if k in own else part for k, part in base.items()}

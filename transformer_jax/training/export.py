@@ -16,6 +16,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
 from transformer_jax.interop import to_huggingface
 from transformer_jax.options import is_number
+from transformer_jax.paths import variables_of
 from transformer_jax.resolve import stated
 from transformer_jax.runs.files import write_json
 from transformer_jax.training.run import Run
@@ -128,7 +129,8 @@ def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
 
 def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any]) -> str:
     """Returns the model card as Markdown: the model, its training, its scores and its use."""
-    config, count = run.config, sum(leaf.size for leaf in jax.tree.leaves(run.params))
+    config, params = run.config, variables_of(run.params)["params"]
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
     auto = next((v for end, v in _AUTO.items() if architecture.endswith(end)), "AutoModel")
     has_text = run.tokenizer is not None
     trained = f"trained with transformer_jax, {run.step:,} updates" if run.step else "not trained"

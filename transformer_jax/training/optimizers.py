@@ -3,6 +3,7 @@
 Each combines its own rule with the parts that all share: weight decay and the learning rate.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -106,7 +107,10 @@ def reads_the_width(path: tuple) -> bool:
 
 
 def is_hidden_kernel(path: tuple) -> bool:
-    """Returns whether both sizes of a block's kernel grow with the width, as Muon requires."""
+    """Returns whether both sizes of a block's kernel grow with the width, as Muon requires.
+
+    Small gates of some variants, whose output has the size of the heads, count too.
+    """
     return reads_the_width(path) and path_text(path).split("/")[-2] != "router"
 
 
@@ -129,7 +133,7 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
     Its name decides, not its number of axes: parameters may be stacked over layers or seeds.
     """
     optimizer = config.optimizer
-    name = path_text(path).rsplit("/", 1)[-1]
+    name = re.sub(r"kernel/[ab]$", "kernel", path_text(path)).rsplit("/", 1)[-1]  # of an adapter
     if name not in optimizer.decay_parameters or _is_frozen(path, config.training.frozen):
         return 0.0
     # The parametrisation changes the rate but not the product of rate and decay.

@@ -44,7 +44,7 @@ def ademamix(
 
     def decay(count: Array) -> Array:
         share = jnp.minimum((count + 1) / max(warmup, 1), 1.0)
-        first, last = jnp.log(b1), jnp.log(b3)
+        first, last = (jnp.log(jnp.maximum(decay, 1e-8)) for decay in (b1, b3))
         return jnp.exp(first * last / ((1 - share) * last + share * first))
 
     def weight(count: Array) -> Array:

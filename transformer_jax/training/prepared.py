@@ -34,6 +34,7 @@ from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import own_rows_of_model, refuse_task, refuse_unfit
 from transformer_jax.training.memory import nbytes, refusal_explained, refuse_large_state
+from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer, traced_numbers
 from transformer_jax.training.step import (
     StepRecord,
@@ -155,13 +156,15 @@ class Prepared:
         from transformer_jax.training.warm_start import start_from
 
         drawn, tokenizer = self.unstacked(state), self.task.tokenizer
-        is_adapted = bool(config.adapters.rank)
-        whole = drawn.state["base"] if is_adapted else with_state(drawn.params, drawn.state)
+        # With adapters, the weights are those of the model, which the state holds.
+        own = {name: drawn.state[name] for name in ("base", "scale") if name in drawn.state}
+        others = {name: part for name, part in drawn.state.items() if name not in own}
+        whole = with_state(own.get("base", drawn.params), others)
         whole, remarks = start_from(self.model, whole, config.initial, tokenizer, self.allow)
         variables = variables_of(whole)
         params, held = variables["params"], variables.get("state", {})
-        if is_adapted:
-            params, held = drawn.params, {**drawn.state, "base": params}
+        if own:
+            params, held = drawn.params, {**own, "base": params, **held}
         # Weights that an optimizer keeps, e.g. an average, must start from these too.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state, state=held)), remarks
@@ -316,10 +319,17 @@ class Prepared:
         """Number of operations in an update's matrix products: those of three forward passes."""
         from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 
-        inputs = self.task.batch(0, 0)["inputs"]
-        params = self.weights
-        program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
-        return TRAINING_OVER_FORWARD * flops_of(program)
+        batch, options = self.task.batch(0, 0), getattr(self.model, "options", None)
+
+        def forward(params: Any) -> Any:
+            if options is None or options.heads == "none":
+                return self.model.apply(variables_of(params), **batch["inputs"])
+            # Heads for further tokens are applied in training alone, each with its own logits.
+            trains: Any = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
+            length = batch["targets"].shape[-1]
+            return score_batch(self.model, params, batch, chunk=length, **trains).loss
+
+        return TRAINING_OVER_FORWARD * flops_of(jax.make_jaxpr(forward)(self.weights))
 
     def mfu(self, seconds: float) -> float | None:
         """Returns the model FLOPs utilization of an update that takes `seconds`.

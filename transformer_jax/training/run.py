@@ -76,7 +76,8 @@ class Run:
 
     def __repr__(self) -> str:
         """Returns a description of the run in three lines, without its parameters."""
-        config, count = self.config, sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        config, params = self.config, variables_of(self.params)["params"]
+        count = sum(leaf.size for leaf in jax.tree.leaves(params))
         shape = ", ".join(f"{k} {config.model[k]}" for k in ("width", "depth", "num_heads"))
         trained = f"trained on {config.data.task} of {config.data.source} for {self.step:,} updates"
         if not self.step and config.initial.weights:

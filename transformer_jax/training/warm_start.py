@@ -26,11 +26,16 @@ from transformer_jax.training.loading import load_run
 _UNSEEN_IN_SHAPES = (
     *("num_heads", "attention", "attention_scale", "query_key_norm", "feed_forward", "wiring"),
     *("parametrisation", "norm", "embedding_norm", "activation", "position", "scale_embeddings"),
-    *("scale_logits", "cell", "distinct_blocks", "sharing", "skips"),
+    *("scale_logits", "cell", "distinct_blocks", "sharing", "skips", "logits_soft_cap"),
+    *("mixer", "values", "head_output", "convolution", "stem"),
 )
-_OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
+_OPTIONS_UNSEEN = (
+    *("attention", "feed_forward", "wiring", "parametrisation", "norm", "position"),
+    *("mixer", "values", "head_output", "convolution", "stem"),
+)
 _STRETCHING = (
     *("scaling", "factor", "balance", "original_length", "low_freq_factor", "high_freq_factor"),
+    *("fast_turns", "slow_turns", "gain"),
 )
 _EMBEDDING = "token_embedding/embedding"
 _HEAD = ("head/kernel", "head/bias")

@@ -14,6 +14,8 @@ from transformer_jax.linear import Initializer, Linear
 from transformer_jax.options import Count, Natural, NonNegative, Positive, Switch
 from transformer_jax.sites import site
 
+_LEAST = 1e-20  # added to sums of shares, as in DeepSeek-V3's code
+
 
 class MixtureOfExperts(FeedForward):
     """Several feed-forward layers, of which each token uses the few with the highest router scores.
@@ -33,7 +35,8 @@ class MixtureOfExperts(FeedForward):
     experts can be added, which all tokens use (arXiv:2401.06066, equation 9). With a `bias_rate` u,
     experts are chosen by their share plus a bias b_e, which every update changes by u sign(mean
     load - load of e), outside the gradient (Wang et al. 2024, arXiv:2408.15664, algorithm 1); set
-    `balance` to 0 then. The biases and the latest loads are in the collection `state`.
+    `balance` to 0 then. The biases and the latest loads, padding included, are in the collection
+    `state`.
 
     Attributes:
       mlp_dim: Number of hidden features of each expert, F; 4 * width if None.
@@ -94,9 +97,11 @@ class MixtureOfExperts(FeedForward):
         taken_LE = jax.nn.one_hot(chosen, self.num_experts, dtype=wide).sum(-2)
         gates_LE = shares_LE * taken_LE
         if self.normalised and self.num_chosen > 1:  # one alone would be 1, and teach nothing
-            gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
+            gates_LE = gates_LE / (gates_LE.sum(-1, keepdims=True) + _LEAST)
         if self.share_gain != 1:
             gates_LE = gates_LE * self.share_gain
+        if self.router == "sigmoid":  # the balance loss reads shares that sum to 1
+            shares_LE = shares_LE / (shares_LE.sum(-1, keepdims=True) + _LEAST)
         used_E, asked_E = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
         balance = self.num_experts * (jax.lax.stop_gradient(used_E) * asked_E).sum(-1)
         self.sow("losses", "balance", self.balance * balance)

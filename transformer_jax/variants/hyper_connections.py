@@ -78,14 +78,14 @@ class StreamGates(nn.Module):
         """[..., n, L, D] and the branch's index -> [..., n, L], [..., n, n, L], [..., n, L]."""
         n, width = self.streams, hidden.shape[-1]
         scales = nn.initializers.constant(self.initial_scale)
-        scale_read, scale_kept, scale_written = self.param("scale", scales, (3,))
+        scale_kept, scale_written = self.param("scale", scales, (2,))
         read_n = self.param("read", lambda *_: jax.nn.one_hot(index % n, n), (n,))
         kept_nn = self.param("kept", lambda *_: jnp.eye(n), (n, n))
         written_n = self.param("written", nn.initializers.ones, (n,))
         kernel = self.param("gate_kernel", nn.initializers.zeros, (width, n + 2))
         # A row for each stream: its share of what is read and written, and what each stream keeps.
         moved = jnp.tanh(rms_norm(widen(hidden)) @ kernel)
-        read = read_n[:, None] + scale_read * moved[..., 0]
+        read = read_n[:, None] + scale_kept * moved[..., 0]
         written = written_n[:, None] + scale_written * moved[..., 1]
         kept = kept_nn[..., None] + scale_kept * jnp.moveaxis(moved[..., 2:], -1, -2)
         return read, kept, written

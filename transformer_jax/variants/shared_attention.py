@@ -34,6 +34,11 @@ class SharedAttention(MultiHeadAttention):
         if call.context is None:  # cross-attention
             return super().keys_values(memory, terms, slot, call)
         carry = call.context.carry
+        if call.slot is not None and slot is None:
+            raise ValueError(
+                "attention: a block that shares keys and values must cache them; this attention "
+                "keeps a state instead"
+            )
         if self.keys == "earlier" and self.values is not None:
             raise ValueError(
                 "values: this block reads the values of an earlier block; expected none, e.g. in "
@@ -43,6 +48,11 @@ class SharedAttention(MultiHeadAttention):
             key_GMK, value_GMV, new_GLV = super().keys_values(memory, terms, slot, call)
             carry.hand_on("keys and values", (key_GMK, value_GMV))
             return key_GMK, value_GMV, new_GLV
+        if "keys and values" not in carry.outputs:
+            raise ValueError(
+                "mixer_options.keys=earlier: no earlier block has keys and values of its own "
+                "(mixer=shared_attention, mixer_options.keys=own)"
+            )
         key_GMK, value_GMV = carry.latest("keys and values")
         new_GLV = value_GMV
         if slot is not None:

@@ -22,7 +22,7 @@ class YarnPositions(nn.Module):
 
     Wavelengths with at most `slow_turns` turns in original_length are stretched by the factor,
     those with `fast_turns` turns or more are kept, with a linear ramp over the features in between.
-    Rotated queries and keys are multiplied by 0.1 ln(factor) + 1. Peng et al. 2023,
+    Rotated features of queries and keys are multiplied by 0.1 ln(factor) + 1. Peng et al. 2023,
     arXiv:2309.00071, sections 3.2 to 3.4, with the ramp of the reference code.
 
     Attributes:
@@ -45,7 +45,16 @@ class YarnPositions(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
-        """[..., L] int -> a rotation of [..., L, R/2], R = fraction * K."""
+        """[..., L] int -> a rotation of [..., L, R/2], R = fraction * K.
+
+        Raises:
+          ValueError: R is odd or 0, or slow_turns is not below fast_turns.
+        """
+        if self.slow_turns >= self.fast_turns:
+            raise ValueError(
+                f"slow_turns: expected less than fast_turns {self.fast_turns:g}, got "
+                f"{self.slow_turns:g}"
+            )
         features = rotated_features(self.fraction, sizes.head_dim)
         low, high = (self._place(turns, features) for turns in (self.fast_turns, self.slow_turns))
         low, high = max(math.floor(low), 0), min(math.ceil(high), features - 1)
