@@ -31,16 +31,18 @@ class Mine(Block):
     @nn.compact
     def __call__(self, hidden, carry, context):
         """[..., 2, L, D] -> [..., 2, L, D]; parts may add to the carry."""
-        drop = self.branch_dropout(context)
+        drop = self.branch_dropout(context)  # of a branch's output, in training
         gains = self.param("gain", nn.initializers.constant(self.initial), (2,))
         own = jax.nn.sigmoid(gains).astype(hidden.dtype)
         first, second = hidden[..., 0, :, :], hidden[..., 1, :, :]
         read = own[0] * first + (1 - own[0]) * second
+        # The kind is "attention" or "mixer", whichever the model has; it names the norm.
         first = first + drop(self.mix(self.normed(self.kind, read), carry, context))
-        if context.memory is not None:
+        if context.memory is not None:  # in the decoder of an encoder–decoder
             read = self.normed("cross_attention", first)
             first = first + drop(self.attend_memory(read, context))
         if self.feed_forward is not None:
             read = own[1] * second + (1 - own[1]) * first
             second = second + drop(self.feed(self.normed("feed_forward", read), context))
+        # Inspection and hooks find the stream by this name.
         return site(self, "residual", jnp.stack([first, second], axis=-3)), carry
