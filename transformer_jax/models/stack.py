@@ -111,9 +111,9 @@ def made(options: ModelOptions, family: str, **arguments: Any) -> Any:
     return factory(options, family, **arguments)()
 
 
-def optional(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory | None:
+def optional(options: ModelOptions, family: str) -> ModuleFactory | None:
     """Returns a factory of the variant that an option names, or None for one that does nothing."""
-    return None if variant(options, family) is None else factory(options, family, **arguments)
+    return None if variant(options, family) is None else factory(options, family)
 
 
 def norm_factory(options: ModelOptions, family: str = "norm") -> ModuleFactory:

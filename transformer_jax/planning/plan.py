@@ -111,7 +111,7 @@ def make_plan(
         laid_out = laid_out_bytes(compiled)
         traffic = bytes_accessed(compiled, flops_here, config) or traffic_of(text)
     held = {
-        "parameters": nbytes(prepared.template.params),
+        "parameters": nbytes((prepared.template.params, prepared.template.state)),
         "optimizer": nbytes(prepared.template.opt_state),
         "batches": nbytes(prepared.shapes[2]),
     }
