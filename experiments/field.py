@@ -178,9 +178,9 @@ ROWS = [
         {"schedule.name": "warmup_stable_decay"},
     ),
     Row(
-        "Schedules of weight decay; of batch size and length they are not expressible",
+        "Schedules of weight decay, batch size and length",
         "config",
-        {"training.scheduled": "optimizer.weight_decay=0.1@0/0.0@20"},
+        {"training.scheduled": "optimizer.weight_decay=0.1@0/0.0@20,training.batch_size=4@0/8@9"},
     ),
     Row(
         "Averages of weights and of checkpoints, schedule-free",

@@ -200,7 +200,8 @@ ROWS = [
 
 
 def test_metrics_of_the_curve_by_hand():
-    curve = curve_of(ROWS, "tokens", 8, 1e6, alone=True)
+    spent = lambda updates: (8 * updates, 1e6 * updates)
+    curve = curve_of(ROWS, "tokens", spent, alone=True)
     assert [row["seconds"] for row in curve] == pytest.approx([1.0, 3.0, 5.0, 6.0])
     assert [row["tokens"] for row in curve] == [80, 160, 240, 400]
     wanted = {"updates": 30, "tokens": 240, "seconds": 5.0, "operations": 3e7}
@@ -208,9 +209,9 @@ def test_metrics_of_the_curve_by_hand():
         assert METRICS[f"{name}_to_target"](curve, 2.0) == value
     assert METRICS["updates_to_target"](curve, 0.5) is None
     rare = [{"step": 10, "eval/loss": 3.0}, {"step": 20, "time/step_ms": 100.0}]
-    rare = curve_of(rare, "tokens", 8, 1e6, alone=True)
+    rare = curve_of(rare, "tokens", spent, alone=True)
     assert [row["seconds"] for row in rare] == pytest.approx([1.0, 2.0])
-    together = curve_of(ROWS, "tokens", 8, 1e6, alone=False)
+    together = curve_of(ROWS, "tokens", spent, alone=False)
     assert METRICS["seconds_to_target"](together, 2.0) is None
     # (3 + 2) / 2 over 20 updates and (2 + 1) / 2 over 20
     assert METRICS["area_under_curve"](curve) == pytest.approx(2.0)

@@ -260,9 +260,10 @@ class Training:
       clip_norm: Largest global norm of the gradient; a larger gradient is scaled down. None
         disables clipping.
       scheduled: Numbers that change in training: an option of the optimizer (but its rates have
-        schedule.name), of the objective, or of model.mask. KEY=VALUE@UPDATE/VALUE@UPDATE/... has
-        the values at some updates, with straight lines between them; integers change at these
-        updates. Evaluation uses the option itself.
+        schedule.name), of the objective, or of model.mask; or training.batch_size or data.length,
+        for which the step is compiled again. KEY=VALUE@UPDATE/VALUE@UPDATE/... has the values at
+        some updates, with straight lines between them; integers change at these updates.
+        Evaluation uses the option itself.
     """
 
     steps: Count = 2000

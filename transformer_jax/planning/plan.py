@@ -82,7 +82,8 @@ def make_plan(
 ) -> Plan:
     """Returns a plan of a config's training step, which is compiled for a device as in a run.
 
-    The config has been checked and includes the `changes`, which the plan names. If `thorough`, the
+    The config has been checked and includes the `changes`, which the plan names. If batches grow
+    in training, the step is one with the largest batch. If `thorough`, the
     compiler uses its default options, not those for quick compilation. If `steps` is not 0, steps
     are also taken, which needs a device of this machine.
 
@@ -92,6 +93,7 @@ def make_plan(
     task, target = stand_in(config, allow), device.targets[0]
     prepared = prepare(config, allow=allow, task=task, devices=device.targets)
     compiled, needed, laid_out, traffic, text = None, None, None, None, ""
+    prepared = prepared.at(max(prepared.starts, key=lambda n: prepared.at(n).count_of_update))
     started = time.monotonic()
     try:
         compiled = lowered_for(prepared, target).compile(
@@ -185,7 +187,10 @@ def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> dict[st
     before, count = most_held(), min(steps, prepared.capacity)
     seconds: list[float] = []
     with jax.default_device(device):
-        state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, count)
+        state, batches = (
+            prepared.draw(np.uint32(0)),
+            prepared.stacked_batches(0, prepared.first, count),
+        )
         for number in (1, *[count] * _CALLS):
             arguments = (prepared.numbers(), state, batches, np.int32(number))
             arguments = jax.block_until_ready(jax.device_put(prepared.on_devices(arguments)))

@@ -63,9 +63,9 @@ def cost_of(prepared: Prepared) -> Cost:
         path: leaf.size for path, leaf in by_path(variables_of(prepared.weights)["params"]).items()
     }
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
-    updates, count = prepared.config.training.steps, prepared.count_of_update
-    flops = prepared.operations_of_update / count
-    return Cost(sum(sizes.values()), inside, flops, updates, updates * count)
+    updates = prepared.config.training.steps
+    count, operations = prepared.spent(updates)
+    return Cost(sum(sizes.values()), inside, operations / count, updates, count)
 
 
 def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:

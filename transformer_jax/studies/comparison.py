@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config_files import CADENCE
+from transformer_jax.curves import tokens_of
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import METRICS
 from transformer_jax.runs.directory import RunDirectory
@@ -112,9 +113,7 @@ class Comparison:
         if unfinished:
             warnings.append(f"not finished: {', '.join(unfinished)}")
         warnings += self.scored_otherwise()
-        budgets = [
-            c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs
-        ]
+        budgets = [tokens_of(c) for c in configs]
         if not _differ([c["data.task"] for c in configs]) and _differ(budgets):
             warnings.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
         counts = [m["parameters"] for m in manifests]

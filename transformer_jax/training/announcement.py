@@ -38,9 +38,11 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
     source = config.data.task if is_user_defined(config.data.task) else config.data.source
     progress.say(f"data   {source}: {splits} {task.counted}; {sizes}")
     device = jax.devices()[0]
+    number, count = prepared.starts.index(prepared.first) + 1, len(prepared.starts)
+    stage = f" (stage {number} of {count})" if count > 1 else ""
     progress.say(
         f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "
-        f"{config.training.steps:,} updates of {prepared.count_of_update:,} {task.counted} "
+        f"{config.training.steps:,} updates of {prepared.count_of_update:,} {task.counted}{stage} "
         f"on {device.device_kind}" + ("" if prepared.sharding is None else f", {prepared.sharding}")
     )
     for kernel in kernels_of(prepared, device.platform):
@@ -59,7 +61,7 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
         return []
     from transformer_jax.variants.fused import kernels_taken
 
-    inputs = prepared.task.batch(0, 0)["inputs"]
+    inputs = prepared.first_batch["inputs"]
     with kernels_taken(platform) as taken, sharded(prepared.sharding):
         jax.eval_shape(prepared.training_pass, prepared.weights, inputs)
     return list(dict.fromkeys(taken))

@@ -140,7 +140,10 @@ def train_members(
             if not going:
                 return
             program = program or Program(going[0].prepared)
-            _take_steps(going, stop, program, trace_to if number == 2 else None)
+            # Members that were resumed at a later stage wait for the others.
+            now = program.at(min(member.directory.step for member in going))
+            together = [m for m in going if program.at(m.directory.step) is now]
+            _take_steps(together, stop, now, trace_to if number == 2 else None)
     except BaseException as error:  # e.g. KeyboardInterrupt
         for member in members:
             if not member.has_ended:
@@ -253,7 +256,7 @@ class Member:
             return
         if directory.step < steps:
             if not is_new:
-                announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
+                announce(self._stage, self.progress, compiles=self.cell is None, is_new=False)
             directory.drop_scores()  # those from its end before it was extended
         directory.write_status("running")
         writers = self.config.logging.writers if is_first() else ()
@@ -270,9 +273,13 @@ class Member:
         started = time.monotonic()
         self.num_steps = num_steps = self._affordable_steps()
         batches = self.batches.take(range(self.directory.step, self.directory.step + num_steps))
-        stacked = in_one_call(batches, self.prepared.capacity)
+        stacked = in_one_call(batches, self._stage.capacity)
         self.making_seconds = time.monotonic() - started
         return StepRequest(self.numbers, self.state, stacked, np.int32(num_steps))
+
+    @property
+    def _stage(self) -> Prepared:
+        return self.prepared.at(self.directory.step)
 
     def later_batches(self) -> Iterator[Callable[[], None]]:
         """Yields functions to call during this request, which make the next request's batches."""
@@ -427,9 +434,10 @@ class Member:
         cadences = [config.evaluation.every, config.checkpoint.every]
         cadences += [config.hooks.every] if config.hooks.functions else []
         boundaries = [(step // every + 1) * every for every in cadences]
-        ahead = min(*boundaries, config.training.steps) - step
+        later = [start for start in self.prepared.starts if start > step]
+        ahead = min(*boundaries, *later, config.training.steps) - step
         affordable = max(1, int(_SECONDS_PER_CALL / self.seconds_per_step))
-        return min(ahead, self.prepared.capacity, agreed(affordable))
+        return min(ahead, self._stage.capacity, agreed(affordable))
 
     def _log(self, result: StepResult, waited: float) -> tuple[list[dict[str, float]], bool]:
         """Logs the steps; returns the rows that became due, and whether all steps were finite."""
@@ -438,8 +446,8 @@ class Member:
         per_step += (result.seconds + waited) / result.num_steps
         self.seconds_per_step = per_step = max(per_step, 1e-9)
         taken = int(applied.sum())  # the first step that is not finite ends the call
-        count = self.prepared.count_of_update
-        mfu = self.prepared.mfu(per_step) if self.is_alone else None
+        count = self._stage.count_of_update
+        mfu = self._stage.mfu(per_step) if self.is_alone else None
         step, steps = self.directory.step, self.config.training.steps
         rows = self.log.add(step + 1, losses[:taken], norms[:taken], per_step, count, mfu)
         self.directory.step = step = step + taken

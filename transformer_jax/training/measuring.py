@@ -115,7 +115,8 @@ def try_metrics(
     # Rows of a curve with the same entries as those of a run.
     row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
     row |= {f"eval/{name}": value for name, value in scored.means.items()}
-    curve = curve_of([{"step": n, **row} for n in (1, 2, 3)], task.counted, 1, 1.0, alone=True)
+    curve = [{"step": n, **row} for n in (1, 2, 3)]
+    curve = curve_of(curve, task.counted, lambda updates: (updates, float(updates)), alone=True)
     of_curve = [
         name
         for name in own
@@ -164,12 +165,15 @@ def results_of(row: Mapping[str, Any], target: str) -> str:
 
 
 def curve_of(
-    rows: Sequence[Mapping[str, Any]], counted: str, per_update: int, operations: float, alone: bool
+    rows: Sequence[Mapping[str, Any]],
+    counted: str,
+    spent: Callable[[int], tuple[int, float]],
+    alone: bool,
 ) -> list[dict[str, Any]]:
     """Returns the rows of metrics.jsonl, each with the cost of training up to its step added.
 
-    An update processes `per_update` units, which `counted` names (e.g. "tokens"), in `operations`
-    operations. Seconds are None unless the run was trained `alone`, so that the times are its own.
+    `spent` returns the units, which `counted` names (e.g. "tokens"), and the operations of a number
+    of updates. Seconds are None unless the run was trained `alone`, so that the times are its own.
     """
     curve, before, seconds = [], 0, 0.0
     # Rows before the first one with a time use that time.
@@ -178,9 +182,9 @@ def curve_of(
         updates, step_ms = row["step"], row.get("time/step_ms", step_ms)
         seconds += (updates - before) * step_ms / 1e3
         before = updates
-        spent = {counted: updates * per_update, "operations": updates * operations}
-        spent |= {"updates": updates, "seconds": seconds if alone else None}
-        curve.append({**row, **spent})
+        costs: dict[str, Any] = dict(zip((counted, "operations"), spent(updates), strict=True))
+        costs |= {"updates": updates, "seconds": seconds if alone else None}
+        curve.append({**row, **costs})
     return curve
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,7 @@ class Prepared:
     objective: Any  # the training loss
     allow: frozenset[str]  # user-defined modules that may be imported
     sharding: "Sharding | None"  # placement on several devices, or None for one device
+    first: int = 0  # the first update of the stage whose batches have the shapes of this object
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
         """Returns a Run with these parameters; `config` replaces that of this object, if given."""
@@ -105,6 +107,27 @@ class Prepared:
             if key not in traced and not key.startswith(passive) and not read_instead(key, flat)
         }
         return repr(sorted(read.items()))
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first update of each stage; batches have one shape in a stage."""
+        return getattr(self.task, "starts", (0,))
+
+    def at(self, step: int) -> "Prepared":
+        """Returns this object for the shapes of the update after `step`."""
+        first = max(start for start in self.starts if start <= step)
+        if first == self.first:
+            return self
+        return self._others.setdefault(first, dataclasses.replace(self, first=first))
+
+    @functools.cached_property
+    def _others(self) -> dict[int, "Prepared"]:
+        return {}
+
+    @functools.cached_property
+    def first_batch(self) -> Batch:
+        """A batch with the shapes of the stage."""
+        return self.task.batch(0, self.first)
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Returns the state at step 0, drawn with a seed."""
@@ -237,7 +260,7 @@ class Prepared:
         """Shapes of the arguments of `advance`, with their placement on several devices."""
         batches = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((self.capacity, *leaf.shape), leaf.dtype),
-            self.task.batch(0, 0),
+            self.first_batch,
         )
         if self.sharding is not None:
             batches = with_places(batches, self.sharding.of_batch(batches, 1))
@@ -252,25 +275,26 @@ class Prepared:
 
     def own_batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step, or this process's rows of it."""
-        if self._own_rows is None:
+        rows = self.at(step)._own_rows
+        if rows is None:
             return self.task.batch(seed, step)
-        return batch_rows(self.task, seed, step, self._own_rows)
+        return batch_rows(self.task, seed, step, rows)
 
     @functools.cached_property
     def _own_rows(self) -> np.ndarray | None:
         is_alone = self.sharding is None or jax.process_count() == 1
-        return None if is_alone else self.sharding.rows_of_process(self.task.batch(0, 0))
+        return None if is_alone else self.sharding.rows_of_process(self.first_batch)
 
     @functools.cached_property
     def capacity(self) -> int:
         """Maximum number of batches in one call of `advance`, limited by their memory."""
-        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes(self.task.batch(0, 0)))
+        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes(self.first_batch))
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
         """Returns `num_steps` batches from `step` on, stacked for `advance`; see in_one_call."""
         batches = [self.task.batch(seed, step + index) for index in range(num_steps)]
-        return in_one_call(batches, self.capacity)
+        return in_one_call(batches, self.at(step).capacity)
 
     @functools.cached_property
     def template(self) -> TrainState:
@@ -291,7 +315,7 @@ class Prepared:
         from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
         from transformer_jax.models import Encoder
 
-        predicts = predicts_its_inputs(self.task.batch(0, 0))
+        predicts = predicts_its_inputs(self.first_batch)
         if is_own:
             try:
                 disjoint_splits(self.task)
@@ -319,7 +343,7 @@ class Prepared:
         """Number of operations in an update's matrix products: those of three forward passes."""
         from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 
-        batch, options = self.task.batch(0, 0), getattr(self.model, "options", None)
+        batch, options = self.first_batch, getattr(self.model, "options", None)
 
         def forward(params: Any) -> Any:
             if options is None or options.heads == "none":
@@ -350,13 +374,21 @@ class Prepared:
         """Returns rows of metrics.jsonl with the cost of training up to each; see curve_of."""
         from transformer_jax.training.measuring import curve_of
 
-        counted, count = self.task.counted, self.count_of_update
-        return curve_of(rows, counted, count, self.operations_of_update, alone)
+        return curve_of(rows, self.task.counted, self.spent, alone)
+
+    def spent(self, updates: int) -> tuple[int, float]:
+        """Returns the numbers of tokens (or examples) and of operations in the first updates."""
+        counts, operations = 0, 0.0
+        for start, end in itertools.pairwise((*self.starts, updates)):
+            stage, taken = self.at(start), max(0, min(end, updates) - start)
+            counts += taken * stage.count_of_update
+            operations += taken * stage.operations_of_update
+        return counts, operations
 
     @functools.cached_property
     def count_of_update(self) -> int:
         """Number of tokens or examples in an update; see Task.counted."""
-        return count_of_batch(self.task.batch(0, 0), self.task.counted)
+        return count_of_batch(self.first_batch, self.task.counted)
 
     @functools.cached_property
     def num_parameters(self) -> int:
@@ -398,6 +430,10 @@ def prepare(
     report(import_own(flatten(config)))
     task = task or make_task(config, tokenizer, own)
     refuse_task(config, task)
+    if config.training.scheduled:
+        from transformer_jax.training.stages import in_stages
+
+        task = in_stages(task, config)
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     of_user = own_rows_of_model(config)
     try:

@@ -49,6 +49,14 @@ class Program:
         `prepared` is that of any member, or one with the same program_key.
         """
         self.prepared, self.width = prepared, width
+        self._of_stages: dict[int, Program] = {}
+
+    def at(self, step: int) -> "Program":
+        """Returns the program for the update after `step`; it differs if batches change shape."""
+        prepared = self.prepared.at(step)
+        if prepared is self.prepared:
+            return self
+        return self._of_stages.setdefault(prepared.first, Program(prepared, self.width))
 
     @functools.cached_property
     def compiled(self) -> Any:

@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.curves import MASK, Curve, curves_of, is_of_mask, is_of_optimizer
+from transformer_jax.curves import (
+    BATCH_SIZE,
+    LENGTH,
+    MASK,
+    Curve,
+    curves_of,
+    is_of_mask,
+    is_of_optimizer,
+)
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.resolve import split_type
 from transformer_jax.training.step import StepRecord, TrainState
@@ -34,7 +42,7 @@ def make_scheduled_step(
       model, objective: Those of the config.
       make_step: Function from (model, objective, numbers of the optimizer by key) to a step.
     """
-    curves = curves_of(texts)
+    curves = [c for c in curves_of(texts) if c.key not in (BATCH_SIZE, LENGTH)]  # see stages.py
     of_masks = [curve for curve in curves if is_of_mask(curve.key)]
     others = [curve for curve in curves if curve not in of_masks]
     changes = sorted({0, *(update for curve in of_masks for update in curve.updates)})
@@ -42,8 +50,7 @@ def make_scheduled_step(
     def model_from(update: int) -> Any:
         options, types = dict(model.options.mask_options), dict(model.options.layer_types)
         for curve in of_masks:
-            index = max((i for i, u in enumerate(curve.updates) if u <= update), default=0)
-            (plain, letter), value = split_type(curve.key), int(curve.values[index])
+            (plain, letter), value = split_type(curve.key), int(curve.step_at(update))
             if letter is None:
                 options[plain.removeprefix(MASK)] = value
             else:
