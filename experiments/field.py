@@ -163,8 +163,8 @@ ROWS = [
     ),
     Row(
         "Masked diffusion (2406.07524, 2502.09992)",
-        "own file: task and objective, without a bound",
-        {},
+        "config",
+        {"data.task": "masked_diffusion", "model.architecture": "encoder"},
     ),
     Row("Muon", "config", {"optimizer.name": "muon"}),
     Row(

@@ -9,7 +9,6 @@ import sys
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.tasks import traits_of
-from transformer_jax.errors import InvalidInput
 
 
 def main(argv: list[str]) -> dict[str, str]:
@@ -52,14 +51,8 @@ def main(argv: list[str]) -> dict[str, str]:
     drawn = {"num_tokens", "temperature", "top_k", "top_p", "stop", "seed"}
     asked = sorted({a.removeprefix("--").partition("=")[0] for a in argv} & drawn)
     traits = traits_of(run.config.data.task)
-    draws = traits.rereads and traits.source in ("text", "made-up languages")
-    if asked and traits.source is not None and not draws:  # a user-defined task may draw
+    if asked and traits.source is not None and not traits.sampled:  # a user-defined task may draw
         print(f"note   answers are not sampled; ignored: --{', --'.join(asked)}", file=sys.stderr)
-    if draws and run.tokenizer is not None and not len(run.tokenizer.encode(options["prompt"])):
-        raise InvalidInput(
-            f"--prompt={options['prompt']!r}: expected at least one token; the tokenizer of this "
-            "run finds none"
-        )
     answers, run = [], to_write(run, run.sharding)
     for piece in demonstration.answer(run, **options):
         print(piece, end="", flush=True)

@@ -85,6 +85,7 @@ _TASKS = {
         "data.separate_documents": "True", "data.document_separator": "", "data.length": "24",
     },
     "masked": {"data.task": "masked_language_modelling", "model.architecture": "encoder"},
+    "diffusion": {"data.task": "masked_diffusion", "model.architecture": "encoder"},
     "sums": {"data.task": "synthetic", "data.source": "modular_addition", "data.length": "4"},
 }  # fmt: skip
 

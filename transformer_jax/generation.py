@@ -149,7 +149,7 @@ def generate(
       InvalidInput: The prompt is empty, or a sampling option is out of range.
     """
     draws = _Draws(temperature, top_k, top_p)
-    _check(prompt, num_tokens, draws)
+    check_draws(prompt, num_tokens, draws)
     if num_tokens == 0:  # a loop without steps still traces its body, which could not write
         return jnp.zeros((*prompt.shape[:-1], 0), jnp.int32)
     text = _begin(prompt, num_tokens, max_length, cache)
@@ -224,7 +224,7 @@ def generate_with_cache(
       prompt, num_tokens, rng, max_length, end: As in generate.
       **draws: temperature, top_k and top_p, as in generate.
     """
-    _check(prompt, num_tokens, _Draws(**draws))
+    check_draws(prompt, num_tokens, _Draws(**draws))
     next_logits, cache = read_window, None
     if read is not None and num_tokens:
         fits = _fits(prompt, num_tokens, max_length)
@@ -333,7 +333,7 @@ def stream_from(
       InvalidInput: As in generate.
     """
     draws = _Draws(temperature, top_k, top_p)
-    _check(prompt, num_tokens, draws)
+    check_draws(prompt, num_tokens, draws)
     fits = _fits(prompt, num_tokens, model.max_length)
     text = _begin_with_model(model, params, prompt[None], num_tokens)
     for first in range(0, num_tokens, piece):
@@ -424,7 +424,8 @@ def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Arra
     return jax.lax.fori_loop(1, length, write, unseen)
 
 
-def _check(prompt: Array, num_tokens: int, draws: _Draws) -> None:
+def check_draws(prompt: Any, num_tokens: int, draws: tuple) -> None:
+    """Raises InvalidInput if arguments of `generate` are not allowed."""
     temperature, top_k, top_p = draws
     checks = {
         "prompt: expected at least one token, got none": prompt.shape[-1] >= 1,

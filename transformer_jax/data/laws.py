@@ -91,7 +91,9 @@ def whole_splits(task: Task) -> None:
         assert rows[0], f"{split}: no target has a weight above 0"
         sizes = f"in batches of {_SIZES[0]} and of {_SIZES[1]} rows"
         assert rows[0] == rows[1], f"{split}: different examples {sizes}"
-        assert weight[0] == weight[1], f"{split}: weights total {weight[0]} and {weight[1]} {sizes}"
+        assert np.isclose(*weight, rtol=1e-6), (
+            f"{split}: weights total {weight[0]} and {weight[1]} {sizes}"
+        )
 
 
 def padding_has_no_weight(task: Task) -> None:

@@ -122,7 +122,7 @@ class Run:
             logits are NaN, or the model is not a language model.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        key, ends = _key_of(seed), _ends_of(stop)
+        key, ends = key_of(seed), _ends_of(stop)
         is_one = isinstance(prompt, str)
         prompts = [prompt] if is_one else _several(prompt)
         keys = [key] if is_one else jax.random.split(key, len(prompts))
@@ -152,7 +152,7 @@ class Run:
         A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        key, ends = _key_of(seed), _ends_of(stop)
+        key, ends = key_of(seed), _ends_of(stop)
         options: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         start, drawn, shown = jnp.asarray(tokenizer.encode(prompt)), [], 0
         for piece in stream_from(self.model, self.params, start, key, num_tokens, **options):
@@ -350,7 +350,8 @@ def _apply(model: Any, params: Any, inputs: Any) -> jax.Array:
     return model.apply(variables_of(params), **inputs)
 
 
-def _key_of(seed: int) -> jax.Array:
+def key_of(seed: int) -> jax.Array:
+    """Returns the PRNG key of a seed, an integer in [0, 2^32)."""
     if not OPTIONS["seed"].accepts(seed):
         raise InvalidInput(f"seed: expected {OPTIONS['seed'].allowed}, got {seed}")
     return jax.random.key(seed)

@@ -133,6 +133,16 @@ def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
     return "\n".join(lines).replace("\n\n", "\n")
 
 
+def show_unmasked_text(run: Run, task: "MaskedLanguageModelling") -> str:
+    """Returns a text of the model's length, or of sample.num_tokens if this is less."""
+    from transformer_jax.unmasking import unmask_text
+
+    length = min(run.config.sample.num_tokens, task.length - 1)
+    if not length:
+        return "no sample: sample.num_tokens=0"
+    return unmask_text(run, num_tokens=length, temperature=run.config.sample.temperature)
+
+
 def show_confusions(run: Run, task: "Classification") -> str:
     """Returns the confusion matrix of the test split."""
     counts = np.zeros((len(task.classes),) * 2, int)
@@ -170,6 +180,11 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     task = run.config.data.task
     if run.tokenizer is None and task != "language_modelling":
         raise InvalidInput(f"this run's data.task is {task}, which reads no text")
+    if run.tokenizer is not None and not len(run.tokenizer.encode(prompt)):
+        raise InvalidInput(
+            f"--prompt={prompt!r}: expected at least one token; the tokenizer of this run finds "
+            "none"
+        )
     pieces = run.stream(prompt, **options)
     first = next(pieces, "")  # so that an error is raised before the prompt is shown
     yield prompt + _glue(run) + first
@@ -203,6 +218,16 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     yield "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
+def unmask_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
+    """Yields the prompt with new tokens at its end, or at its ___, as many as fit."""
+    from transformer_jax.unmasking import room_for, unmask_text
+
+    if options.pop("stop", None):
+        raise InvalidInput("--stop: this model draws its tokens in any order; expected no --stop")
+    options["num_tokens"] = min(options["num_tokens"], room_for(run, prompt))
+    yield unmask_text(run, prompt, **options)
+
+
 class Demonstration(NamedTuple):
     """Functions that show samples and compute scores of models for a task."""
 
@@ -222,6 +247,7 @@ def demonstration_of(task: str) -> Demonstration:
 GUESSES = Demonstration(show_guesses)
 CONTINUATION = Demonstration(show_continuation)
 FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)
+UNMASKED_TEXT = Demonstration(show_unmasked_text, unmask_prompt)
 ANSWERS = Demonstration(show_answers, scores=free_running_scores)
 TRANSLATIONS = Demonstration(show_translations, translate_prompt, translation_scores)
 CLASSES_OF_TEXTS = Demonstration(show_confusions, classify_prompt)

@@ -12,6 +12,7 @@ _HERE, _SHOWN = "transformer_jax.data.tasks", "transformer_jax.training.showcase
 TASKS = {
     "language_modelling": f"{_HERE}.language_modelling:LanguageModelling.load",
     "masked_language_modelling": f"{_HERE}.masked_language_modelling:MaskedLanguageModelling.load",
+    "masked_diffusion": f"{_HERE}.masked_diffusion:MaskedDiffusion.load",
     "synthetic": f"{_HERE}.synthetic:SyntheticTask.load",
     "translation": f"{_HERE}.translation:Translation.load",
     "text_classification": f"{_HERE}.classification:text_classification",
@@ -29,7 +30,7 @@ class TaskTraits(NamedTuple):
       architectures: Names of the architectures that fit; empty for any.
       source: Kind of its source, a key of data/sources/files.EMBEDDED, or None for any.
       needs: Methods and fields that a model must have besides those used in training.
-      rereads: Whether a model generates token by token, reading its own output.
+      sampled: Whether a model's answers are drawn at random.
       running_text: Whether examples are windows of text, so that neighbours are correlated.
       framed: Template of the special tokens around a text; see
         data/huggingface_tokenizers.as_huggingface.
@@ -42,7 +43,7 @@ class TaskTraits(NamedTuple):
     architectures: tuple[str, ...] = ()
     source: str | None = None
     needs: tuple[str, ...] = ()
-    rereads: bool = False
+    sampled: bool = False
     running_text: bool = False
     framed: str = "$A"
     shown_by: str = f"{_SHOWN}:GUESSES"
@@ -56,7 +57,7 @@ TRAITS = {
         ("decoder", "recurrent_decoder"),
         "text",
         ("max_length",),
-        rereads=True,
+        sampled=True,
         running_text=True,
         shown_by=f"{_SHOWN}:CONTINUATION",
         heads=("",),
@@ -72,18 +73,27 @@ TRAITS = {
         heads=("MaskedLM",),
         tried_on="shakespeare",
     ),
+    "masked_diffusion": TaskTraits(
+        ("encoder",),
+        "text",
+        ("max_length",),
+        sampled=True,
+        running_text=True,
+        framed="{begin} $A",
+        shown_by=f"{_SHOWN}:UNMASKED_TEXT",
+        tried_on="shakespeare",
+    ),
     "synthetic": TaskTraits(
         ("decoder", "recurrent_decoder"),
         "made-up languages",
         ("max_length",),
-        rereads=True,
+        sampled=True,
         shown_by=f"{_SHOWN}:ANSWERS",
     ),
     "translation": TaskTraits(
         ("encoder_decoder",),
         "pairs",
         ("max_length", "encode", "decode"),
-        rereads=True,
         framed="$A {end}",
         shown_by=f"{_SHOWN}:TRANSLATIONS",
         scored_with=("sacrebleu",),

@@ -15,7 +15,7 @@ from transformer_jax.data.tasks.language_modelling import refuse_short_splits
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.options import OpenShare
 
-_EVALUATION_SEED = 0  # the masked positions of an evaluated window never change
+EVALUATION_SEED = 0  # the masked positions of an evaluated window never change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class MaskedLanguageModelling:
         for first in range(0, -(-len(self.splits[split]) // window), batch_size):
             windows = np.arange(first, first + batch_size)
             draws = [
-                step_generator(_EVALUATION_SEED, w, "mask").random((3, window)) for w in windows
+                step_generator(EVALUATION_SEED, w, "mask").random((3, window)) for w in windows
             ]
             yield self._examples(split, windows * window, np.stack(draws, axis=1))
 
@@ -117,22 +117,31 @@ class MaskedLanguageModelling:
 
     def _examples(self, split: str, starts: np.ndarray, draws: np.ndarray) -> Batch:
         """Returns a Batch of the windows at `starts` [B], masked by uniform draws [3, B, L-1]."""
-        stream, window = self.splits[split], self.length - 1
-        text = stream.windows(starts, window)
-        is_text = starts[:, None] + np.arange(window) < len(stream)
-        specials = self.specials
+        text, is_text = self._windows(split, starts)
         chosen = (draws[0] < self.mask_rate) & is_text
         random_tokens = (draws[2] * self.tokenizer.vocab_size).astype(np.int32)
-        replaced = np.where(draws[1] < 0.8, specials.mask, random_tokens)
+        replaced = np.where(draws[1] < 0.8, self.specials.mask, random_tokens)
         seen = np.where(chosen & (draws[1] < 0.9), replaced, text)
+        return self._batch(text, seen, is_text, chosen)
+
+    def _windows(self, split: str, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens of the windows at `starts` [B], and whether each exists, [B, L-1]."""
+        stream, window = self.splits[split], self.length - 1
+        return stream.windows(starts, window), starts[:, None] + np.arange(window) < len(stream)
+
+    def _batch(
+        self, text: np.ndarray, seen: np.ndarray, is_text: np.ndarray, weights: np.ndarray
+    ) -> Batch:
+        """Returns a Batch of windows with a begin token; all arguments are [B, L-1]."""
+        specials = self.specials
         seen = np.where(is_text, seen, specials.padding).astype(np.int32)
-        begin = np.full((len(starts), 1), specials.begin, np.int32)
-        first = np.ones((len(starts), 1))
+        begin = np.full((len(text), 1), specials.begin, np.int32)
+        first = np.ones((len(text), 1))
         return {
             "inputs": {
                 "tokens": np.concatenate([begin, seen], axis=1),
                 "segments": np.concatenate([first, is_text], axis=1).astype(np.int32),
             },
             "targets": np.concatenate([begin, text], axis=1),
-            "weights": np.concatenate([0 * first, chosen], axis=1).astype(np.float32),
+            "weights": np.concatenate([0 * first, weights], axis=1).astype(np.float32),
         }
