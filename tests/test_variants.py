@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.conftest import random_params
+from tests.conftest import random_params, tiny_config
 from tests.test_components import double, rule_mask, softmax
 from transformer_jax.attention import AttentionCall
 from transformer_jax.blocks import Carry, Context
@@ -21,6 +21,7 @@ from transformer_jax.models.layouts import stack_blocks, unstack_blocks
 from transformer_jax.paths import by_path
 from transformer_jax.positions import RotaryPositions, Sizes
 from transformer_jax.training.objectives import CrossEntropy, score_batch
+from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import draw_state, make_train_step
 from transformer_jax.variants.attention_pooling import AttentionPooling
 from transformer_jax.variants.convolutions import CanonConvolution, Smear
@@ -701,3 +702,68 @@ def test_sigmoid_routers_are_balanced_by_shares_that_sum_to_1(rng):
         assert jnp.isfinite(mixed).all()
     params["router"]["kernel"] += 1  # all shares are 0 in float32
     assert jnp.isfinite(module.apply({"params": params}, inputs)).all()
+
+
+# ---------------------------------------------------------------- vectors of length 1
+
+
+def test_the_model_of_ngpt_against_a_loop():
+    parts = {name: "normalised" for name in ("wiring", "attention", "feed_forward")}
+    fields = {"norm": "none", "use_bias": False, "tie_embeddings": False, "position": "none"}
+    model = small_decoder(**parts, **fields, logits_gain=True, activation="silu")
+    drawn = random_params(model)
+    p = jax.tree.map(double, drawn)
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    root, heads = 4.0, 2  # sqrt of the width 16
+    expected = np.zeros((*TOKENS.shape, 11))
+    for row, tokens in enumerate(TOKENS):
+        hidden = unit(p["token_embedding"]["embedding"][tokens])
+        for block in (p["block_0"], p["block_1"]):
+            maps, gain = block["attention"], block["attention"]["variant"]["gain"] * root
+            q, k, v = (
+                (hidden @ maps[name]["kernel"]).reshape(6, heads, 8)
+                for name in ("query", "key", "value")
+            )
+            mixed = np.zeros((6, heads, 8))
+            for place, head in np.ndindex(6, heads):
+                query, keys = (gain[head] * unit(x) for x in (q[place, head], k[: place + 1, head]))
+                mixed[place, head] = softmax(8**0.5 * keys @ query) @ v[: place + 1, head]
+            attended = unit(mixed.reshape(6, 16) @ maps["out"]["kernel"])
+            step = np.abs(block["attention_alpha"]) * 0.05 * root
+            hidden = unit(hidden + step * (attended - hidden))
+            maps = block["feed_forward"]
+            gate = hidden @ maps["gate"]["kernel"] * maps["gate_gain"] * root
+            up = hidden @ maps["up"]["kernel"] * maps["up_gain"]
+            fed = unit((gate * sigmoid(gate) * up) @ maps["down"]["kernel"])
+            step = np.abs(block["feed_forward_alpha"]) * 0.05 * root
+            hidden = unit(hidden + step * (fed - hidden))
+        expected[row] = hidden @ p["output"]["kernel"] * p["output_gain"] * root
+    close(model.apply({"params": drawn}, TOKENS), expected, atol=2e-5)
+
+
+def test_every_update_ends_on_the_sphere():
+    """As do initial values; the update before that is the optimizer's own."""
+    small = {"model__depth": 1, "schedule__name": "constant"}
+    small |= {"training__frozen": "block_0/feed_forward/up"}
+    plain = prepare(tiny_config(**small))
+    prepared = prepare(tiny_config(**small | {"optimizer__unit_vectors": True}))
+    state = prepared.draw(np.uint32(0))
+    batches = prepared.stacked_batches(0, 0, 1)
+
+    def lengths(params):
+        kernels = by_path(params)
+        axes = {"token_embedding/embedding": 1, "block_0/attention/query/kernel": 0}
+        axes |= {"block_0/attention/out/kernel": 1, "block_0/feed_forward/down/kernel": 1}
+        return {path: np.linalg.norm(kernels[path], axis=axis) for path, axis in axes.items()}
+
+    for length in lengths(state.params).values():
+        close(length, 1.0, atol=1e-6)
+    start = plain.draw(np.uint32(0))._replace(params=state.params)
+    expected, _ = jax.jit(plain.advance)(plain.numbers(), start, batches, np.int32(1))
+    state, _ = jax.jit(prepared.advance)(prepared.numbers(), state, batches, np.int32(1))
+    for path, length in lengths(state.params).items():
+        close(length, 1.0, atol=1e-6)
+        before = by_path(expected.params)[path]
+        scaled = before / np.linalg.norm(before, axis=0 if "query" in path else 1, keepdims=True)
+        close(by_path(state.params)[path], scaled, atol=1e-6)
+    assert np.abs(lengths(expected.params)["token_embedding/embedding"] - 1).max() > 1e-4

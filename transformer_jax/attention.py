@@ -465,6 +465,7 @@ ATTENTIONS = {
     "chunked": f"{_VARIANTS}.chunked:ChunkedAttention",
     "fused": f"{_VARIANTS}.fused:FusedAttention",
     "local": f"{_VARIANTS}.local:LocalAttention",
+    "normalised": f"{_VARIANTS}.normalised:NormalisedAttention",
     "sink": f"{_VARIANTS}.weightings:SinkAttention",
     "sigmoid": f"{_VARIANTS}.weightings:SigmoidAttention",
     "linear": f"{_VARIANTS}.linear_attention:LinearAttention",

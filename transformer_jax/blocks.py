@@ -296,6 +296,7 @@ WIRINGS = {
     "rezero": f"{_VARIANTS}.wirings:ReZero",
     "layer_scale": f"{_VARIANTS}.wirings:LayerScale",
     "deep_norm": f"{_VARIANTS}.wirings:DeepNorm",
+    "normalised": f"{_VARIANTS}.normalised:NormalisedResidual",
     "depth_scaled": f"{_VARIANTS}.wirings:DepthScaledNorm",
     "per_layer_embeddings": f"{_VARIANTS}.embeddings:PerLayerEmbeddings",
     "hyper_connections": f"{_VARIANTS}.hyper_connections:HyperConnections",

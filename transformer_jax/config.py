@@ -296,6 +296,8 @@ class Optimizer:
         to the gradient instead.
       cautious_decay: Whether a number decays only when its update shrinks it too (Chen et al. 2025,
         arXiv:2510.12402, algorithm 1).
+      unit_vectors: Whether initial values and each update end with the vectors of kernels and
+        embeddings, along the axis of the width, at length 1 (nGPT, arXiv:2410.01131, section 2.6).
       decay_parameters: Names of the parameters with weight decay.
       learning_rate_multipliers: Factors for the learning rate by parameter path; 0 freezes a
         parameter.
@@ -306,6 +308,7 @@ class Optimizer:
     learning_rate: TracedPositive = 0.001
     weight_decay: TracedNonNegative = 0.1
     cautious_decay: Switch = False
+    unit_vectors: Switch = False
     decay_parameters: tuple[ParameterName, ...] = ("kernel", "embedding")
     learning_rate_multipliers: Multipliers = ()
     decay_multipliers: Multipliers = ()

@@ -129,6 +129,7 @@ def no_feed_forward(**_: object) -> None:
 FEED_FORWARDS = {
     "mlp": FeedForward,
     "gated": GatedFeedForward,
+    "normalised": "transformer_jax.variants.normalised:NormalisedFeedForward",
     "mixture": "transformer_jax.variants.experts:MixtureOfExperts",
     "none": no_feed_forward,
 }

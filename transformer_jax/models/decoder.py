@@ -23,6 +23,8 @@ class Decoder(Transformer):
       scale_embeddings: Whether embeddings are multiplied by sqrt(width), as in Gemma.
       logits_soft_cap: Bends logits to c * tanh(logit / c), as in Gemma 2 (arXiv:2408.00118, section
         2); None disables it.
+      logits_gain: Whether the logits of each token have a learned factor, which starts at 1, as in
+        nGPT (arXiv:2410.01131, equation 3).
     """
 
     vocab_size: int
@@ -30,6 +32,7 @@ class Decoder(Transformer):
     tie_embeddings: Switch = True
     scale_embeddings: Switch = False
     logits_soft_cap: Positive | None = None
+    logits_gain: Switch = False
 
     def setup(self) -> None:
         """Creates the embedding, the stack and the output layer."""
@@ -38,6 +41,9 @@ class Decoder(Transformer):
         nn.share_scope(self, self.stack)  # the decoder itself holds the blocks' parameters
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
+        if self.logits_gain:  # stored small, so that Adam's steps are larger beside it
+            start = nn.initializers.constant(self.options.width**-0.5)
+            self.output_gain = self.param("output_gain", start, (self.vocab_size,))
 
     def __call__(
         self,
@@ -76,6 +82,8 @@ class Decoder(Transformer):
         """Returns the logits for hidden vectors at any positions: [..., D] -> [..., V]."""
         read_out = self.token_embedding.attend if self.tie_embeddings else self.output
         logits_V = read_out(self.scale_for_logits(hidden))
+        if self.logits_gain:
+            logits_V = logits_V * (self.output_gain * self.options.width**0.5)
         if self.logits_soft_cap is not None:
             logits_V = self.logits_soft_cap * jnp.tanh(logits_V / self.logits_soft_cap)
         return site(self, "logits", logits_V)

@@ -252,6 +252,10 @@ def make_optimizer(
     make = chosen(OPTIMIZERS, config.optimizer.name, "optimizer.name", allow)
     own = {key.removeprefix("optimizer."): n for key, n in numbers.items() if key not in OPTIONS}
     optimizer = make(parts, **options_of(config, "optimizer.name") | own)
+    if config.optimizer.unit_vectors:
+        from transformer_jax.training.unit_vectors import end_on_sphere
+
+        optimizer = optax.chain(optimizer, end_on_sphere())
     if training.clip_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(training.clip_norm), optimizer)
     if training.frozen:

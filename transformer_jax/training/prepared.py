@@ -131,7 +131,15 @@ class Prepared:
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Returns the state at step 0, drawn with a seed."""
-        return draw_state(self._adapted(self.model), self.optimizer, seed)
+        return draw_state(self._adapted(self.model), self.optimizer, seed, self._change())
+
+    def _change(self) -> Callable[[Any], Any]:
+        """Returns the function that is applied to drawn parameters."""
+        if not self.config.optimizer.unit_vectors:
+            return lambda params: params
+        from transformer_jax.training.unit_vectors import on_sphere
+
+        return on_sphere
 
     def _adapted(self, model: Any) -> Any:
         """Returns the model that a training step applies: with adapters, if the config has any."""
@@ -199,9 +207,10 @@ class Prepared:
         if key not in _DRAWS:
             # self holds the data
             model, optimizer, unit = self._adapted(self.model), self.optimizer, self._unit
+            change = self._change()
             places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
-                lambda seed: _stacked(unit, draw_state(model, optimizer, seed)),
+                lambda seed: _stacked(unit, draw_state(model, optimizer, seed, change)),
                 out_shardings=places,
             )
         return _DRAWS[key]

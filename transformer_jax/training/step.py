@@ -34,12 +34,18 @@ class StepRecord(NamedTuple):
 
 
 def draw_state(
-    model: Any, optimizer: optax.GradientTransformation, seed: int | Array
+    model: Any,
+    optimizer: optax.GradientTransformation,
+    seed: int | Array,
+    change: Callable[[Any], Any] = lambda params: params,
 ) -> TrainState:
-    """Returns a state at step 0, drawn with a seed, for a model that has `example_inputs`."""
+    """Returns a state at step 0, drawn with a seed, for a model that has `example_inputs`.
+
+    `change` is applied to the drawn parameters.
+    """
     init_key, _ = jax.random.split(jax.random.key(seed))
     variables = model.init(init_key, **model.example_inputs())
-    params = variables["params"]
+    params = change(variables["params"])
     return TrainState(jnp.int32(0), params, optimizer.init(params), variables.get("state", {}))
 
 
