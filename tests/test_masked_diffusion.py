@@ -16,7 +16,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.training.build import make_task
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
-from transformer_jax.unmasking import unmask, unmask_text
+from transformer_jax.training.unmasking import unmask, unmask_text
 
 DIFFUSION = {"data.task": "masked_diffusion", "model.architecture": "encoder"}
 LENGTH = 4

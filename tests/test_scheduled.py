@@ -23,8 +23,10 @@ def steps_of(*curves, **options):
     scheduled = {"training__scheduled": ",".join(curves)} if curves else {}
     prepared = prepare(tiny_config(**SMALL | options | scheduled))
     batches = prepared.stacked_batches(0, 0, 6)
-    advance, states = jax.jit(prepared.advance), [prepared.draw(np.uint32(0))]
+    steps = {first: jax.jit(prepared.at(first).advance) for first in prepared.starts}
+    states = [prepared.draw(np.uint32(0))]
     for number in range(6):
+        advance = steps[prepared.at(number).first]
         one = jax.tree.map(lambda leaf, n=number: leaf[n : n + 1], batches)
         states.append(advance(prepared.numbers(), states[-1], one, np.int32(1))[0])
     return prepared, batches, states

@@ -12,9 +12,9 @@ from transformer_jax.data.ngrams import NOTHING, NGrams, context_rows
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import feed_back
 from transformer_jax.training.build import make_task
 from transformer_jax.training.prepared import prepare
+from transformer_jax.training.showcases import feed_back
 
 
 def drawn(source, size=400, length=16):

@@ -73,6 +73,17 @@ def is_of_mask(key: str) -> bool:
     return re.fullmatch(r"model\.(layer_types\.\w\.)?mask_options\.\w+", key) is not None
 
 
+def makes_stages(key: str) -> bool:
+    """Returns whether the step is compiled again where an option changes."""
+    return is_of_mask(key) or key in (BATCH_SIZE, LENGTH)
+
+
+def starts_of(scheduled: tuple[str, ...]) -> tuple[int, ...]:
+    """Returns the first update of each stage."""
+    curves = [curve for curve in curves_of(scheduled) if makes_stages(curve.key)]
+    return tuple(sorted({0, *(update for curve in curves for update in curve.updates)}))
+
+
 def is_of_optimizer(key: str) -> bool:
     """Returns whether a key is one of the optimizer's options."""
     return key.startswith("optimizer.")
@@ -97,12 +108,11 @@ def problems_of_curves(
             continue
         key, option = curve.key, option_of(curve.key)
         is_typed = is_of_mask(key) and not key.startswith(MASK)
-        is_possible = is_of_mask(key) or key in (BATCH_SIZE, LENGTH)
         is_used = is_read(key) if is_typed else key in flat
         keys.append(key)
         if key == _HAS_SCHEDULE:
             yield f"{key} has a schedule of its own; set schedule.name"
-        elif not (is_possible or key.startswith(SECTIONS)) or option is None or not is_used:
+        elif not (makes_stages(key) or key.startswith(SECTIONS)) or option is None or not is_used:
             sections = f"{', '.join((*SECTIONS, MASK, BATCH_SIZE))} or {LENGTH}"
             yield f"{key}: expected a numeric option of {sections} that is in use"
         elif not is_number(option.default) or (is_of_optimizer(key) and not option.mark(Traced)):

@@ -402,28 +402,6 @@ def generate_after(
     )
 
 
-def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
-    """Replaces some tokens, from left to right, with the likeliest tokens given those before them.
-
-    Args:
-      logits_of: Function from tokens [..., L] to the next tokens' logits, [..., L, V].
-      tokens: [..., L] int; the values at replaced positions are not used.
-      replaced: True at the positions to write, [..., L] bool; position 0 is never written.
-
-    Returns:
-      [..., L] int32.
-    """
-    length = tokens.shape[-1]
-
-    def write(position: Array, tokens: Array) -> Array:
-        logits = jax.lax.dynamic_index_in_dim(logits_of(tokens), position - 1, -2, keepdims=False)
-        is_here = jnp.arange(length) == position
-        return jnp.where(replaced & is_here, logits.argmax(-1)[..., None], tokens)
-
-    unseen = jnp.where(replaced, 0, tokens).astype(jnp.int32)
-    return jax.lax.fori_loop(1, length, write, unseen)
-
-
 def check_draws(prompt: Any, num_tokens: int, draws: tuple) -> None:
     """Raises InvalidInput if arguments of `generate` are not allowed."""
     temperature, top_k, top_p = draws

@@ -202,18 +202,6 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     return jnp.stack([captured.pop("embedded"), *captured.values()])
 
 
-def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
-    """Returns the cosine of the angle between each pair of vectors, [..., N, N'].
-
-    Args:
-      vectors: [..., N, D].
-      others: [..., N', D]; `vectors` if None.
-    """
-    unit = lambda rows: rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)  # noqa: E731
-    left, right = unit(vectors), unit(vectors if others is None else others)
-    return jnp.einsum("...ND,...MD->...NM", left, right)
-
-
 def gradient_norms(gradients: Any) -> dict[str, Array]:
     """Returns the norms of a gradient by part of the model: embeddings, blocks, and the rest.
 

@@ -22,10 +22,10 @@ from transformer_jax import (
 )
 from transformer_jax.attention import attention_weights, masked_softmax
 from transformer_jax.feedforward import FeedForward
-from transformer_jax.generation import feed_back
 from transformer_jax.linear import lookup
 from transformer_jax.norms import LayerNorm
 from transformer_jax.training.objectives import cross_entropy, sums_of
+from transformer_jax.training.showcases import feed_back
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:

@@ -23,8 +23,7 @@ class Decoder(Transformer):
       scale_embeddings: Whether embeddings are multiplied by sqrt(width), as in Gemma.
       logits_soft_cap: Bends logits to c * tanh(logit / c), as in Gemma 2 (arXiv:2408.00118, section
         2); None disables it.
-      logits_gain: Whether the logits of each token have a learned factor, which starts at 1, as in
-        nGPT (arXiv:2410.01131, equation 3).
+      logits_gain: Whether each logit has a learned factor, as in nGPT (arXiv:2410.01131, eq. 3).
     """
 
     vocab_size: int
@@ -41,7 +40,7 @@ class Decoder(Transformer):
         nn.share_scope(self, self.stack)  # the decoder itself holds the blocks' parameters
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
-        if self.logits_gain:  # stored small, so that Adam's steps are larger beside it
+        if self.logits_gain:  # 1, stored as 1 / sqrt(D), beside which Adam's steps are larger
             start = nn.initializers.constant(self.options.width**-0.5)
             self.output_gain = self.param("output_gain", start, (self.vocab_size,))
 

@@ -14,6 +14,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.config_files import CADENCE, flatten, own_modules, report
+from transformer_jax.curves import starts_of
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
@@ -70,7 +71,7 @@ class Prepared:
     objective: Any  # the training loss
     allow: frozenset[str]  # user-defined modules that may be imported
     sharding: "Sharding | None"  # placement on several devices, or None for one device
-    first: int = 0  # the first update of the stage whose batches have the shapes of this object
+    first: int = 0  # the first update of the stage that `advance` is for
 
     def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
         """Returns a Run with these parameters; `config` replaces that of this object, if given."""
@@ -110,8 +111,8 @@ class Prepared:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The first update of each stage; batches have one shape in a stage."""
-        return getattr(self.task, "starts", (0,))
+        """The first update of each stage, in which batches and masks keep their shape."""
+        return starts_of(self.config.training.scheduled)
 
     def at(self, step: int) -> "Prepared":
         """Returns this object for the shapes of the update after `step`."""
@@ -131,15 +132,17 @@ class Prepared:
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Returns the state at step 0, drawn with a seed."""
-        return draw_state(self._adapted(self.model), self.optimizer, seed, self._change())
+        return self._draw(seed)
 
-    def _change(self) -> Callable[[Any], Any]:
-        """Returns the function that is applied to drawn parameters."""
+    @property
+    def _draw(self) -> Callable[[int | Array], TrainState]:
+        # A function that does not hold self, which holds the data.
+        model, optimizer = self._adapted(self.model), self.optimizer
         if not self.config.optimizer.unit_vectors:
-            return lambda params: params
-        from transformer_jax.training.unit_vectors import on_sphere
+            return functools.partial(draw_state, model, optimizer)
+        from transformer_jax.training.unit_vectors import draw_on_sphere
 
-        return on_sphere
+        return functools.partial(draw_on_sphere, model, optimizer)
 
     def _adapted(self, model: Any) -> Any:
         """Returns the model that a training step applies: with adapters, if the config has any."""
@@ -169,7 +172,7 @@ class Prepared:
             from transformer_jax.training.scheduled import make_scheduled_step
 
             parts = training.scheduled, self.model, self.objective
-            train_step = make_scheduled_step(*parts, make_step)
+            train_step = make_scheduled_step(*parts, make_step, self.first)
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
             return keep_placed(state), keep_everywhere(records)
@@ -205,12 +208,10 @@ class Prepared:
         """The compiled function from a seed to the stacked initial state; equal models share it."""
         key = self.model, self.program_key, self.sharding
         if key not in _DRAWS:
-            # self holds the data
-            model, optimizer, unit = self._adapted(self.model), self.optimizer, self._unit
-            change = self._change()
+            draw, unit = self._draw, self._unit
             places = self.sharding and self.sharding.of_state(self.stacked_template)
             _DRAWS[key] = jax.jit(
-                lambda seed: _stacked(unit, draw_state(model, optimizer, seed, change)),
+                lambda seed: _stacked(unit, draw(seed)),
                 out_shardings=places,
             )
         return _DRAWS[key]

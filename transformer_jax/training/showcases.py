@@ -12,7 +12,6 @@ import numpy as np
 from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import feed_back
 from transformer_jax.options import imported
 from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole
@@ -58,6 +57,28 @@ def _with_answers(model: Any, params: Any, batch: Any) -> jax.Array:
     asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
     longer = lambda row: model.apply(variables_of(params), row[:, :-1])  # noqa: E731
     return feed_back(longer, tokens, asked)
+
+
+def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
+    """Replaces some tokens, from left to right, with the likeliest tokens given those before them.
+
+    Args:
+      logits_of: Function from tokens [..., L] to the next tokens' logits, [..., L, V].
+      tokens: [..., L] int; the values at replaced positions are not used.
+      replaced: True at the positions to write, [..., L] bool; position 0 is never written.
+
+    Returns:
+      [..., L] int32.
+    """
+    length = tokens.shape[-1]
+
+    def write(position: Array, tokens: Array) -> Array:
+        logits = jax.lax.dynamic_index_in_dim(logits_of(tokens), position - 1, -2, keepdims=False)
+        is_here = jnp.arange(length) == position
+        return jnp.where(replaced & is_here, logits.argmax(-1)[..., None], tokens)
+
+    unseen = jnp.where(replaced, 0, tokens).astype(jnp.int32)
+    return jax.lax.fori_loop(1, length, write, unseen)
 
 
 def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
@@ -135,7 +156,7 @@ def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
 
 def show_unmasked_text(run: Run, task: "MaskedLanguageModelling") -> str:
     """Returns a text of the model's length, or of sample.num_tokens if this is less."""
-    from transformer_jax.unmasking import unmask_text
+    from transformer_jax.training.unmasking import unmask_text
 
     length = min(run.config.sample.num_tokens, task.length - 1)
     if not length:
@@ -220,7 +241,7 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
 def unmask_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Yields the prompt with new tokens at its end, or at its ___, as many as fit."""
-    from transformer_jax.unmasking import room_for, unmask_text
+    from transformer_jax.training.unmasking import room_for, unmask_text
 
     if options.pop("stop", None):
         raise InvalidInput("--stop: this model draws its tokens in any order; expected no --stop")

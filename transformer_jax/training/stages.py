@@ -2,7 +2,6 @@
 
 import bisect
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -26,14 +25,32 @@ def in_stages(task: Any, config: ConfigDict) -> Any:
     if stages == (Stage(0, *usual),):
         return task
     fields = {f.name for f in dataclasses.fields(task)} if dataclasses.is_dataclass(task) else ()
+    is_resized = any(stage.length != usual[1] for stage in stages)
     is_of_windows = task.counted == "tokens" and "length" in fields
-    if "batch_size" not in fields or (len({s.length for s in stages}) > 1 and not is_of_windows):
+    if "batch_size" not in fields or (is_resized and not is_of_windows):
         key = LENGTH if "batch_size" in fields else BATCH_SIZE
         raise InvalidInput(
             f"training.scheduled: the task {type(task).__name__} cannot change {key}; expected a "
             "dataclass with the field batch_size, and for data.length a task of windows of text"
         )
-    return Staged(task, stages)
+    unit, tokens, parts = math.gcd(*(stage.batch_size for stage in stages)), 0, []
+    for stage, end in zip(stages, (*(stage.start for stage in stages[1:]), 0), strict=True):
+        sizes = {"batch_size": unit} | ({"length": stage.length} if is_resized else {})
+        first = -(-tokens // (unit * stage.length))
+        units = stage.batch_size // unit
+        parts.append(Part(stage.start, units, first, dataclasses.replace(task, **sizes)))
+        tokens += (end - stage.start) * stage.batch_size * stage.length
+    return Staged(task, tuple(parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A stage that begins at update `start`, with `units` of a task in a batch, from `first` on."""
+
+    start: int
+    units: int
+    first: int
+    task: Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,37 +63,14 @@ class Staged:
     """
 
     task: Any
-    stages: tuple[Stage, ...]
+    parts: tuple[Part, ...]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
 
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The first update of each stage."""
-        return tuple(stage.start for stage in self.stages)
-
-    @functools.cached_property
-    def _unit(self) -> int:
-        return math.gcd(*(stage.batch_size for stage in self.stages))
-
-    @functools.cached_property
-    def _units(self) -> list[tuple[Task, int]]:
-        """For each stage, the task of its units, and the number of its first unit."""
-        units, tokens = [], 0
-        for stage, end in zip(self.stages, (*self.starts[1:], 0), strict=True):
-            sizes = {"batch_size": self._unit}
-            sizes |= {"length": stage.length} if len({s.length for s in self.stages}) > 1 else {}
-            first = -(-tokens // (self._unit * stage.length))
-            units.append((dataclasses.replace(self.task, **sizes), first))
-            tokens += (end - stage.start) * stage.batch_size * stage.length
-        return units
-
     def batch(self, seed: int, step: int) -> Batch:
         """Returns a step's training batch, which depends on `seed` and `step` alone."""
-        index = bisect.bisect(self.starts, step) - 1
-        stage, (task, first) = self.stages[index], self._units[index]
-        count = stage.batch_size // self._unit
-        first += (step - stage.start) * count
-        units = [task.batch(seed, number) for number in range(first, first + count)]
+        part = self.parts[bisect.bisect(self.parts, step, key=lambda part: part.start) - 1]
+        first = part.first + (step - part.start) * part.units
+        units = [part.task.batch(seed, number) for number in range(first, first + part.units)]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *units)

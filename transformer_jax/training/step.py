@@ -34,18 +34,12 @@ class StepRecord(NamedTuple):
 
 
 def draw_state(
-    model: Any,
-    optimizer: optax.GradientTransformation,
-    seed: int | Array,
-    change: Callable[[Any], Any] = lambda params: params,
+    model: Any, optimizer: optax.GradientTransformation, seed: int | Array
 ) -> TrainState:
-    """Returns a state at step 0, drawn with a seed, for a model that has `example_inputs`.
-
-    `change` is applied to the drawn parameters.
-    """
+    """Returns a state at step 0, drawn with a seed, for a model that has `example_inputs`."""
     init_key, _ = jax.random.split(jax.random.key(seed))
     variables = model.init(init_key, **model.example_inputs())
-    params = change(variables["params"])
+    params = variables["params"]
     return TrainState(jnp.int32(0), params, optimizer.init(params), variables.get("state", {}))
 
 

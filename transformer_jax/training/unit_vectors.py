@@ -8,6 +8,7 @@ import optax
 from jax import Array
 
 from transformer_jax.paths import path_text
+from transformer_jax.training.step import TrainState, draw_state
 
 
 def on_sphere(params: Any) -> Any:
@@ -28,6 +29,13 @@ def on_sphere(params: Any) -> Any:
         return param / jnp.where(length == 0, 1, length)
 
     return jax.tree.map_with_path(normalised, params)
+
+
+def draw_on_sphere(model: Any, optimizer: optax.GradientTransformation, seed: Any) -> TrainState:
+    """Returns the state of draw_state, with its parameters on_sphere."""
+    state = draw_state(model, optimizer, seed)
+    params = on_sphere(state.params)
+    return state._replace(params=params, opt_state=optimizer.init(params))
 
 
 def end_on_sphere() -> optax.GradientTransformation:

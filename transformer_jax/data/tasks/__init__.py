@@ -73,16 +73,6 @@ TRAITS = {
         heads=("MaskedLM",),
         tried_on="shakespeare",
     ),
-    "masked_diffusion": TaskTraits(
-        ("encoder",),
-        "text",
-        ("max_length",),
-        sampled=True,
-        running_text=True,
-        framed="{begin} $A",
-        shown_by=f"{_SHOWN}:UNMASKED_TEXT",
-        tried_on="shakespeare",
-    ),
     "synthetic": TaskTraits(
         ("decoder", "recurrent_decoder"),
         "made-up languages",
@@ -119,6 +109,9 @@ TRAITS = {
         ("encoder", "recurrent_encoder"), "vectors", shown_by=f"{_SHOWN}:CLASSES"
     ),
 }
+TRAITS["masked_diffusion"] = TRAITS["masked_language_modelling"]._replace(
+    sampled=True, shown_by=f"{_SHOWN}:UNMASKED_TEXT", heads=()
+)
 
 
 def traits_of(task: str) -> TaskTraits:

@@ -1,0 +1,16 @@
+"""Forgetting attention with canon layers, without positions, on tiny Shakespeare.
+
+A learned decay weakens what lies further back (Lin et al. 2025, arXiv:2503.02130), and short
+convolutions tell each token its neighbours (Allen-Zhu 2025), so that positions are not needed.
+"""
+
+from configs import shakespeare
+
+
+def get_config():
+    """Returns configs/shakespeare.py with decaying attention and convolutions for positions."""
+    config = shakespeare.get_config()
+    config.model.position = "none"
+    config.model.attention = "forgetting"
+    config.model.convolution = "canon"
+    return config
