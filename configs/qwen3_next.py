@@ -19,7 +19,7 @@ def get_config():
     model.position_options.fraction = 0.25
     model.layers = "LLLA"
     model.layer_types = {
-        "L": {"mixer": "delta_net"},
+        "L": {"mixer": "delta_net", "position": "none"},
         "A": {"head_output": "gated", "query_key_norm": "zero_centred_rms_norm"},
     }
     return config

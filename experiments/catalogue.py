@@ -4,9 +4,11 @@ Example:
   python -m experiments.catalogue --out=docs/catalogue.md
 """
 
+import ast
 import inspect
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
@@ -104,6 +106,10 @@ Variants that papers of these years ablate, by arXiv number, and how a run or a 
 options of a config, or a file of your own (see [your own components](own-components.md)).
 """
 
+_CONFIGS = """
+These and older variants are put together in the configs of the repository. Docstrings have records:
+"""
+
 _LENGTHS = (256, 1024, 4096)
 
 
@@ -189,7 +195,12 @@ def ablations() -> str:
     for row in ROWS:
         options = "<br>".join(f"`{key}={value}`" for key, value in row.options.items())
         rows.append(f"| {row.variant} | {row.how} | {options} |")
-    return "\n".join([_ABLATIONS, "| variant | expressed by | options |", "|---|---|---|", *rows])
+    table = [_ABLATIONS, "| variant | expressed by | options |", "|---|---|---|", *rows]
+    configs = []
+    for path in sorted((Path(__file__).parents[1] / "configs").glob("[a-z]*.py")):
+        summary = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        configs.append(f"| `configs/{path.name}` | {summary} |")
+    return "\n".join([*table, _CONFIGS, "| config | what it trains |", "|---|---|", *configs])
 
 
 def _cost_of(key: str, name: str) -> list[str]:

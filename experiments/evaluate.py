@@ -120,6 +120,8 @@ def _config_to_score(arguments: Any, is_run: bool) -> Any:
                 "same data; other images would be scaled differently"
             )
         alone = {"data.source": arguments.source, "data.mixture": ()}
+        alone |= dict.fromkeys(("data.validation_source", "data.test_source"))
+        alone |= {"data.validation_tokens": None}
         alone |= {"data.train_examples": None, "hooks.functions": ()}  # nothing is trained
         config = changed(config, alone)
     if arguments.metrics is not None:

@@ -73,7 +73,12 @@ ROWS = [
         "config",
         {"model.wiring": "sandwich"},
     ),
-    Row("nGPT (2410.01131)", "own file: wiring, and a hook that intervenes", {}),
+    Row(
+        "nGPT (2410.01131)",
+        "config",
+        {f"model.{part}": "normalised" for part in ("wiring", "attention", "feed_forward")}
+        | {"model.norm": "none", "model.logits_gain": True, "optimizer.unit_vectors": True},
+    ),
     Row("Dynamic tanh (2503.10622)", "config", {"model.norm": "dynamic_tanh"}),
     Row("Norms scaled by depth (2502.05795)", "config", {"model.wiring": "depth_scaled"}),
     Row(

@@ -38,7 +38,12 @@ import pytest
 
 from experiments.command import execute, use_compilation_cache
 from transformer_jax.config_files import load_config
-from transformer_jax.data.tasks import classification, language_modelling, masked_language_modelling
+from transformer_jax.data.tasks import (
+    classification,
+    language_modelling,
+    masked_diffusion,
+    masked_language_modelling,
+)
 from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.runs.progress import Silent
 from transformer_jax.runs.provenance import surroundings
@@ -70,7 +75,7 @@ _WITHOUT_EMITTERS = _QUICK | {
     *("test_ahead", "test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
     *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
     *("test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
-    *("test_cells", "test_commands", "test_examples", "test_ladder", "test_links"),
+    *("test_cells", "test_commands", "test_corpora", "test_examples", "test_ladder", "test_links"),
     *("test_laws_everywhere", "test_mixture", "test_oracles"),
     *("test_processes", "test_readme", "test_reports", "test_sharding", "test_site"),
     *("test_try", "test_tuning"),
@@ -95,8 +100,8 @@ def _read_once(read):
 
 
 _OF_PACKAGE = ("shakespeare", "movie_snippets", "tatoeba_en_es")
-for _module in (language_modelling, masked_language_modelling):
-    _module.load_text = _read_once(_module.load_text)
+for _module in (language_modelling, masked_diffusion, masked_language_modelling):
+    _module.load_splits = _read_once(_module.load_splits)
 Translation.load = classmethod(_read_once(Translation.load.__func__))
 classification.text_classification = _read_once(classification.text_classification)
 

@@ -62,14 +62,14 @@ def test_numbers_of_masked_tokens_are_spread_evenly():
     batch = task.batch(0, 3)
     counts = (batch["weights"] > 0).sum(-1)
     np.testing.assert_array_equal(np.bincount(counts), [0, *8 * [2]])
-    np.testing.assert_allclose(batch["weights"].sum(-1), 8)
+    np.testing.assert_allclose(batch["weights"].sum(-1), 8, rtol=1e-5)
     hidden = batch["inputs"]["tokens"] == task.specials.mask
     np.testing.assert_array_equal(hidden, batch["weights"] > 0)
     np.testing.assert_array_equal(
         batch["inputs"]["tokens"][~hidden], np.where(hidden, -1, batch["targets"])[~hidden]
     )
     other = task.batch(0, 4)
-    assert (counts != (other["weights"] > 0).sum(-1)).any()
+    assert (hidden != (other["weights"] > 0)).any()
 
 
 def test_evaluation_masks_every_window_and_counts_every_byte():
@@ -80,9 +80,8 @@ def test_evaluation_masks_every_window_and_counts_every_byte():
         rows += [*(batch["weights"][real] > 0).sum(-1)]
         texts += [*batch["targets"][real].tolist()]
         size += task.scored_bytes(batch).sum()
-        np.testing.assert_allclose(
-            batch["weights"].sum(-1), batch["inputs"]["segments"][:, 1:].sum(-1)
-        )
+        found = batch["inputs"]["segments"][:, 1:].sum(-1)
+        np.testing.assert_allclose(batch["weights"].sum(-1), found, rtol=1e-5)
     count = len(task.splits["test"])
     assert len(rows) == 3 * -(-count // 8) == len(task.clusters("test"))
     assert texts[0] == texts[1] == texts[2] != texts[3]

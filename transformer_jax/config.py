@@ -131,8 +131,9 @@ class Data:
     Attributes:
       task: Kind of example, and how it is scored.
       source: Name of embedded data, or a path. language_modelling and masked_language_modelling:
-        shakespeare, movie_snippets; a text file, a folder of .txt files, or shards made by `python
-        -m experiments.make_shards`. Synthetic tasks with a known best loss: copy, reverse, recall,
+        shakespeare, movie_snippets; a text file, documents (.jsonl, .parquet, .arrow), tokens (.bin
+        of nanoGPT, llm.c, modded-nanogpt), a folder of such files, or shards made by `python -m
+        experiments.make_shards`. Synthetic tasks with a known best loss: copy, reverse, recall,
         agreement, markov, modular_addition. translation: tatoeba_en_es; a .tsv or .csv file of
         sentence pairs without a header. text_classification: movie_snippets; a .tsv or .csv file
         with the columns text and label, and text_pair for pairs of texts. image_classification:
@@ -145,6 +146,11 @@ class Data:
         split. Special tokens that some tasks need (end, mask) are added.
       document_separator: Line that ends a document ('' is an empty line), or None if each file is a
         document. Shards must be made with the same separator.
+      text_field: Field of JSON lines, or column of Parquet and Arrow files, with the texts.
+      validation_source: Source of the validation split of a text, e.g. an official file; all of
+        data.source is then for training. None splits data.source.
+      test_source: Source of the test split; None means the validation split, if that has its own.
+      validation_tokens: Number of tokens at the beginning of validation_source; all if None.
       separate_documents: Prevents tokens from attending to, or predicting, tokens of other
         documents in the same window.
       splits: Shares of the training, validation and test splits. Texts are split in order, rows and
@@ -162,6 +168,10 @@ class Data:
     tokenizer: TokenizerName = "char"
     vocab_size: Annotated[int, Ge(257)] = 4096
     document_separator: Annotated[str, Form("a string", "<|endoftext|>")] | None = None
+    text_field: Text = "text"
+    validation_source: Text | None = None
+    test_source: Text | None = None
+    validation_tokens: Count | None = None
     separate_documents: Switch = False
     splits: Splits = (0.9, 0.05, 0.05)
     split_seed: Natural = 0

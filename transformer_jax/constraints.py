@@ -28,6 +28,7 @@ _READ_BY_MIXER = {  # which of these a mixer reads
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # other values: blocks differ
 _BY_PATH = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers", "training.frozen")
 _WITHOUT_MUP = ("values", "head_output", "convolution", "stem", "heads")
+_OF_OTHER_FILES = ("data.validation_source", "data.test_source", "data.validation_tokens")
 _OF_KERNELS = ("muon", "normuon", "soap")
 _STREAMS = (
     *("hyper_connections", "manifold_hyper_connections", "attention_residuals"),
@@ -252,6 +253,13 @@ def _of_task(flat: Flat) -> Problems:
     if flat["data.train_examples"] and not classifies:
         reason = f"data.task={task} has no labelled examples; give shares in data.splits"
         yield "data.train_examples", reason
+    own = [key for key in _OF_OTHER_FILES if flat[key] is not None]
+    if own and not is_user_defined(task) and not traits_of(task).running_text:
+        yield own[0], f"data.task={task} has no text in files of its own; expected None"
+    if own and flat["data.validation_source"] is None:
+        yield own[0], "expected data.validation_source as well"
+    if own and flat.get("data.mixture"):
+        yield "data.mixture", f"each source of it is split; expected no {own[0]}"
     tokenizer = flat["data.tokenizer"]
     if flat["initial.word_vectors"] and tokenizer in ("byte", "char", "bpe"):
         expected = f"expected word or a tokenizer.json, got data.tokenizer={tokenizer}"

@@ -126,6 +126,36 @@ class CharTokenizer(Stored):
         return "".join(chr(self._symbols[int(token)]) for token in tokens)
 
 
+class NumberTokenizer(Stored):
+    """Tokenizer of files that have tokens and no text: the text of a token is its number."""
+
+    token_bytes = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "NumberTokenizer":
+        """Returns a tokenizer of `vocab_size` tokens; the texts are ignored."""
+        return cls(vocab_size)
+
+    def to_json(self) -> dict:
+        """Returns a dict with the kind and the size of the vocabulary."""
+        return {"kind": "numbers", "vocab_size": self.vocab_size}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the numbers in a text, [N] int32."""
+        for word in text.split():
+            if not (word.isdecimal() and int(word) < self.vocab_size):
+                expected = f"expected numbers of tokens below {self.vocab_size}"
+                raise InvalidInput(f"text: {word[:20]!r}: {expected}")
+        return np.array(text.split(), np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the numbers of the tokens, separated by spaces."""
+        return " ".join(str(int(token)) for token in tokens)
+
+
 def refuse_surrogates(text: str) -> bytes:
     """Returns the UTF-8 bytes of a text without lone surrogates.
 
@@ -148,6 +178,7 @@ TOKENIZERS: dict[str, Any] = {
     "char": CharTokenizer,
     "bpe": f"{_SUBWORDS}:BPETokenizer",
     "word": f"{_SUBWORDS}:WordTokenizer",
+    "numbers": NumberTokenizer,
 }
 _KINDS = {**TOKENIZERS, "huggingface": f"{_SUBWORDS}:HuggingFaceTokenizer"}
 

@@ -31,6 +31,7 @@ def mix(
     mixture: Sequence[str],
     fractions: tuple[float, ...],
     document_separator: str | None,
+    text_field: str = "text",
 ) -> tuple[dict[str, TokenStream], tuple[Part, ...], str]:
     """Reads the other sources of a mixture and joins all, using the tokenizer of the first.
 
@@ -38,7 +39,7 @@ def mix(
       first: Text of `data.source`, which has the remaining share.
       mixture: SOURCE=SHARE for each of the other sources.
       fractions: Fractions of train, validation and test, for each source.
-      document_separator: Line that ends a document; see load_text.
+      document_separator, text_field: As in load_text.
     Returns:
       A dict from split to stream; each source's part of the train split (see mixed_window_starts);
       and a hash of the texts and their shares, which does not depend on file paths.
@@ -51,7 +52,7 @@ def mix(
         if source in texts or len(others) < len(mixture):
             raise InvalidInput(f"data.mixture={','.join(mixture)}: a source occurs twice")
         try:
-            text = load_text(source, first.tokenizer, document_separator=document_separator)
+            text = load_text(source, first.tokenizer, 0, document_separator, text_field=text_field)
         except InvalidInput as error:
             what = str(error).replace("data.source=", "data.mixture: ")
             raise InvalidInput(what) from error

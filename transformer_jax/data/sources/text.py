@@ -3,9 +3,12 @@
 Files are read line by line, and tokenized in the same pieces in memory and for shards.
 """
 
+import functools
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +18,9 @@ from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
 _PIECE_CHARACTERS = 1 << 20
+# Kinds of files that are read by corpora.py
+DOCUMENTS = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet", ".arrow", ".feather")
+TOKENS = (".bin",)
 
 
 def load_text(
@@ -23,18 +29,20 @@ def load_text(
     vocab_size: int = 4096,
     document_separator: str | None = None,
     train_share: float = 1.0,
+    text_field: str = "text",
 ) -> LoadedText:
     """Reads and tokenizes a source, or opens its shards.
 
     Args:
-      source: An embedded name, a text file (.gz too), a folder of .txt files, a table whose column
-        `text` is read as lines (see read_texts), a folder of shards made by
-        `python -m experiments.make_shards`, or an OwnSource of documents.
+      source: An embedded name, a text file (.gz too), a table whose column `text` is read as lines
+        (see read_texts), a file of documents or tokens (see corpora), a folder of files of one of
+        these kinds, shards made by `python -m experiments.make_shards`, or an OwnSource.
       tokenizer: As in make_tokenizer; ignored for shards, which have their own.
       vocab_size: Maximum number of tokens of a bpe or word tokenizer that is trained.
       document_separator: Line that ends a document, kept as its last line; None makes each
         file one document. Shards must have been made with the same separator.
       train_share: Fraction of the text, from its beginning, for training a tokenizer.
+      text_field: Field of JSON lines, or column of Parquet and Arrow files, with the documents.
     Raises:
       InvalidInput: The source is missing, empty, or not UTF-8.
     """
@@ -42,12 +50,19 @@ def load_text(
         from transformer_jax.data.sources.shards import open_shards
 
         return open_shards(Path(source), document_separator)
+    if (tokens := _files(source)) and tokens[0].suffix in TOKENS:
+        from transformer_jax.data.sources.corpora import open_token_files
+
+        return open_token_files(tokens, source, tokenizer, vocab_size)
     tokenizer = make_tokenizer(
-        tokenizer, lambda: first_texts(source, train_share), vocab_size, lambda: first_texts(source)
+        tokenizer,
+        lambda: first_texts(source, train_share, text_field),
+        vocab_size,
+        lambda: first_texts(source, text_field=text_field),
     )
     digest = hashlib.sha256()
     encoded, starts, count = [np.zeros(0, np.int32)], [], 0
-    for piece in read_pieces(source, document_separator):
+    for piece in read_pieces(source, document_separator, text_field):
         digest.update(piece.text.encode())
         if piece.starts_document:
             starts.append(count)
@@ -60,13 +75,50 @@ def load_text(
     return LoadedText(stream, tokenizer, digest.hexdigest())
 
 
-def first_texts(source: str, share: float = 1.0) -> Iterator[str]:
+class Splits(NamedTuple):
+    """A source's splits: a stream for each, the tokenizer, and a hash of all text."""
+
+    streams: dict[str, TokenStream]
+    tokenizer: Tokenizer
+    sha256: str
+
+
+def load_splits(
+    source: str,
+    tokenizer: str | Tokenizer,
+    vocab_size: int,
+    document_separator: str | None,
+    fractions: tuple[float, ...],
+    text_field: str = "text",
+    official: tuple[str | None, str | None, int | None] = (None, None, None),
+    by_bytes: bool = True,
+) -> Splits:
+    """Reads a source and splits it, or reads its validation and test splits from other files.
+
+    The other arguments are as in load_text. `fractions` are of the bytes if these are known and
+    `by_bytes` is true, else of the tokens. `official` has the validation source, the test source,
+    and the number of tokens of the former; see official_splits.
+    """
+    share = 1.0 if official[0] else fractions[0]
+    text = load_text(source, tokenizer, vocab_size, document_separator, share, text_field)
+    stream, tokenizer, sha256 = text
+    if any(official):
+        from transformer_jax.data.sources.official import official_splits
+
+        streams, sha256 = official_splits(text, *official, document_separator, text_field)
+    else:
+        streams = stream.split(fractions, tokenizer.token_bytes if by_bytes else None)
+    return Splits(streams, tokenizer, sha256)
+
+
+def first_texts(source: str, share: float = 1.0, text_field: str = "text") -> Iterator[str]:
     """Yields the text of a source from its beginning, up to a share of its bytes."""
+    read = functools.partial(read_pieces, source, text_field=text_field)
     if share == 1:
-        yield from (piece.text for piece in read_pieces(source))
+        yield from (piece.text for piece in read())
         return
-    left = int(share * sum(len(piece.text.encode()) for piece in read_pieces(source)))
-    for piece in read_pieces(source):
+    left = int(share * sum(len(piece.text.encode()) for piece in read()))
+    for piece in read():
         encoded = piece.text.encode()
         yield encoded[:left].decode("utf-8", "ignore")  # drops a character that is cut
         left -= len(encoded)
@@ -74,17 +126,26 @@ def first_texts(source: str, share: float = 1.0) -> Iterator[str]:
             return
 
 
-def read_pieces(source: str, document_separator: str | None = None) -> Iterator[Piece]:
+def read_pieces(
+    source: str, document_separator: str | None = None, text_field: str = "text"
+) -> Iterator[Piece]:
     """Yields the text of a source in pieces of whole lines, of about a million characters at most.
 
     Joined, the pieces are the exact text. Arguments and errors are as in load_text. Each document
-    of an OwnSource is one piece.
+    of an OwnSource or of a file of documents is one piece.
     """
     if isinstance(source, OwnSource):
         yield from (Piece(text, True) for text in source.rows("a document, a str", 1))
         return
     is_empty = True
-    for path in find_files(source, "text", ".txt"):
+    for path in _files(source):
+        if path.name.endswith(DOCUMENTS):
+            from transformer_jax.data.sources.corpora import documents_of
+
+            for document in documents_of(path, text_field):
+                yield Piece(document, True)
+                is_empty = False
+            continue
         lines: list[str] = []
         size, starts_document = 0, True
         for line in _lines_of_text(path):
@@ -99,6 +160,27 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
             is_empty = False
     if is_empty:
         raise InvalidInput(f"data.source={source}: expected text, found 0 bytes")
+
+
+def _files(source: str) -> list[Path]:
+    """Returns the files of a source, which are of one kind and not of several splits."""
+    if isinstance(source, OwnSource):
+        return []
+    kinds = (".txt", *DOCUMENTS, *TOKENS)
+    files = find_files(source, "text", *kinds)
+    words = {word for path in files for word in re.split("[^a-z]+", path.name.lower())}
+    if len(files) > 1 and len(kinds := {path.name.partition(".")[2] for path in files}) > 1:
+        listed = " and ".join(sorted(kinds))
+        raise InvalidInput(
+            f"data.source={source}: the folder has {listed} files; expected one kind"
+        )
+    held_out = words & {"val", "valid", "validation", "test", "dev"}
+    if held_out and "train" in words:
+        raise InvalidInput(
+            f"data.source={source}: the folder has files named train and {min(held_out)}; give one "
+            "of them, and the other as data.validation_source"
+        )
+    return files
 
 
 def _lines_of_text(path: Path) -> Iterator[str]:

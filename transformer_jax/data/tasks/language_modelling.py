@@ -9,7 +9,7 @@ from annotated_types import Predicate
 
 from transformer_jax.data.order import Part, numbers_of_step, window_starts
 from transformer_jax.data.sources.stream import TokenStream
-from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.sources.text import load_splits, load_text
 from transformer_jax.data.tasks.batch import Batch, data_facts
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
@@ -88,6 +88,10 @@ class LanguageModelling:
         length: int,
         batch_size: int,
         stride: int | None,
+        text_field: str = "text",
+        validation_source: str | None = None,
+        test_source: str | None = None,
+        validation_tokens: int | None = None,
         unscored: Natural = 0,
         mixture: Mixture = (),
     ) -> "LanguageModelling":
@@ -101,15 +105,19 @@ class LanguageModelling:
             from data.source, whose tokenizer is used. Each source is split separately, and
             evaluation uses the validation or test parts of all sources.
         """
-        text = load_text(source, tokenizer, vocab_size, document_separator, train_share=splits[0])
-        stream, tokenizer, sha256 = text
         parts: tuple[Part, ...] = ()
         if mixture:
             from transformer_jax.data.sources.mixture import mix
 
-            streams, parts, sha256 = mix(text, mixture, splits, document_separator)
+            text = load_text(
+                source, tokenizer, vocab_size, document_separator, splits[0], text_field
+            )
+            tokenizer = text.tokenizer
+            streams, parts, sha256 = mix(text, mixture, splits, document_separator, text_field)
         else:
-            streams = stream.split(splits, tokenizer.token_bytes)
+            about = (source, tokenizer, vocab_size, document_separator, splits, text_field)
+            official = (validation_source, test_source, validation_tokens)
+            streams, tokenizer, sha256 = load_splits(*about, official)
         facts = data_facts(source, sha256, streams, tokenizer)
         shape = (length, batch_size, separate_documents, stride, unscored)
         return cls(tokenizer, streams, *shape, facts, parts)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.order import numbers_of_step, step_generator, window_starts
-from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.sources.text import load_splits
 from transformer_jax.data.tasks.batch import Batch, data_facts
 from transformer_jax.data.tasks.masked_language_modelling import (
     EVALUATION_SEED,
@@ -47,9 +47,13 @@ class MaskedDiffusion(MaskedLanguageModelling):
         splits: tuple[float, ...],
         length: int,
         batch_size: int,
+        text_field: str = "text",
+        validation_source: str | None = None,
+        test_source: str | None = None,
+        validation_tokens: int | None = None,
         maskings: Count = 4,
     ) -> "MaskedDiffusion":
-        """Returns the task on the text that a config's options specify; see load_text.
+        """Returns the task on the text that a config's options specify; see load_splits.
 
         `splits` are consecutive fractions of the bytes, or of the tokens if bytes are unknown.
 
@@ -57,10 +61,9 @@ class MaskedDiffusion(MaskedLanguageModelling):
           maskings: Number of times that each window is masked in evaluation; a larger number
             measures the bound more exactly.
         """
-        stream, tokenizer, sha256 = load_text(
-            source, tokenizer, vocab_size, document_separator, train_share=splits[0]
-        )
-        streams = stream.split(splits, tokenizer.token_bytes)
+        about = (source, tokenizer, vocab_size, document_separator, splits, text_field)
+        official = (validation_source, test_source, validation_tokens)
+        streams, tokenizer, sha256 = load_splits(*about, official)
         facts = data_facts(source, sha256, streams, tokenizer)
         return cls(tokenizer, streams, length, batch_size, facts=facts, maskings=maskings)
 

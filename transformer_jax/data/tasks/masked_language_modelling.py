@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_jax.data.order import numbers_of_step, step_generator, window_starts
 from transformer_jax.data.sources.stream import TokenStream
-from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.sources.text import load_splits
 from transformer_jax.data.special_tokens import Specials, special_tokens
 from transformer_jax.data.tasks.batch import Batch, data_facts
 from transformer_jax.data.tasks.language_modelling import refuse_short_splits
@@ -51,19 +51,22 @@ class MaskedLanguageModelling:
         splits: tuple[float, ...],
         length: int,
         batch_size: int,
+        text_field: str = "text",
+        validation_source: str | None = None,
+        test_source: str | None = None,
+        validation_tokens: int | None = None,
         mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Returns the task on the text that a config's options specify; see load_text.
+        """Returns the task on the text that a config's options specify; see load_splits.
 
         `splits` are consecutive fractions of the text's tokens.
 
         Args:
           mask_rate: Probability that a token is predicted.
         """
-        stream, tokenizer, sha256 = load_text(
-            source, tokenizer, vocab_size, document_separator, train_share=splits[0]
-        )
-        streams = stream.split(splits)
+        about = (source, tokenizer, vocab_size, document_separator, splits, text_field)
+        official = (validation_source, test_source, validation_tokens)
+        streams, tokenizer, sha256 = load_splits(*about, official, by_bytes=False)
         facts = data_facts(source, sha256, streams, tokenizer)
         return cls(tokenizer, streams, length, batch_size, mask_rate, facts)
 

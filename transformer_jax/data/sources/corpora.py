@@ -1,0 +1,197 @@
+"""Corpora as they lie on disk: documents in JSON lines, Parquet and Arrow, and files of tokens.
+
+A row that is no document raises InvalidInput with its file and number; none is left out.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.sources.files import open_binary
+from transformer_jax.data.sources.shards import ShardedTokens
+from transformer_jax.data.sources.stream import LoadedText, TokenStream
+from transformer_jax.data.tokenizers import TOKENIZERS, make_tokenizer
+from transformer_jax.errors import InvalidInput, require, suggest
+
+_HEADER = 256  # numbers, int32, before the tokens of llm.c's files
+# First numbers of a header, magic and version -> dtype of the tokens
+_HEADERS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
+_HASHED_WHOLE = 1 << 30  # bytes; of larger files, parts are hashed
+_PART, _PARTS = 1 << 20, 256
+
+
+# ---------------------------------------------------------------- documents
+
+
+def documents_of(path: Path, field: str) -> Iterator[str]:
+    """Yields the documents of a file: the strings in a field of each row, each ended by a newline.
+
+    Raises:
+      InvalidInput: The file or a row cannot be read, or the field is missing, empty or no text.
+    """
+    is_of_arrow = path.suffix in (".parquet", ".arrow", ".feather")
+    rows = _of_arrow(path, field) if is_of_arrow else _of_json(path, field)
+    for number, text in rows:
+        if not isinstance(text, str) or not text.strip():
+            found = "an empty text" if isinstance(text, str) else f"{type(text).__name__} {text!r}"
+            raise InvalidInput(f"{path}: row {number}: {field}: expected a text, got {found[:60]}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"half of a surrogate pair at offset {error.start}"
+            raise InvalidInput(f"{path}: row {number}: {field}: {half}") from error
+        yield text if text.endswith("\n") else text + "\n"
+
+
+def _of_json(path: Path, field: str) -> Iterator[tuple[int, Any]]:
+    try:
+        with open_binary(path) as file:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
+                    raise InvalidInput(f"{path}: row {number}: not JSON: {error}") from error
+                if not isinstance(row, dict) or field not in row:
+                    names = list(row) if isinstance(row, dict) else []
+                    raise InvalidInput(_no_field(f"{path}: row {number}", field, names))
+                yield number, row[field]
+    except (OSError, EOFError) as error:  # e.g. a truncated .gz
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
+
+
+def _no_field(where: str, field: str, names: list[str]) -> str:
+    has = f"it has {', '.join(map(str, names[:8]))}" if names else "expected an object with fields"
+    return f"{where}: no field {field!r}{suggest(field, names)}; {has} (data.text_field)"
+
+
+def _of_arrow(path: Path, field: str) -> Iterator[tuple[int, Any]]:
+    require("pyarrow", str(path), "corpora")
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        if path.suffix == ".parquet":
+            with pa.parquet.ParquetFile(path) as file:
+                _refuse_other_column(path, field, file.schema_arrow)
+                yield from _numbered(file.iter_batches(1024, columns=[field]))
+            return
+        with pa.memory_map(str(path)) as source:
+            try:
+                file = pa.ipc.open_file(source)
+                batches = (file.get_batch(number) for number in range(file.num_record_batches))
+            except pa.ArrowInvalid:  # the format of datasets.save_to_disk has no footer
+                source.seek(0)
+                batches = file = pa.ipc.open_stream(source)
+            _refuse_other_column(path, field, file.schema)
+            yield from _numbered(batch.select([field]) for batch in batches)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
+
+
+def _refuse_other_column(path: Path, field: str, schema: Any) -> None:
+    import pyarrow as pa
+
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    if field not in kinds:
+        raise InvalidInput(_no_field(str(path), field, list(kinds)))
+    kind = kinds[field]
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(value) or pa.types.is_large_string(value)):
+        texts = [name for name, other in kinds.items() if pa.types.is_string(other)]
+        raise InvalidInput(
+            f"{path}: data.text_field={field}: the column holds {kind}; expected a column of "
+            f"strings{f', e.g. {texts[0]}' if texts else ''}"
+        )
+
+
+def _numbered(batches: Any) -> Iterator[tuple[int, Any]]:
+    number = 0
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            number += 1
+            yield number, text
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def open_token_files(paths: list[Path], source: str, choice: Any, vocab_size: int) -> LoadedText:
+    """Returns the memory-mapped tokens of files, each of which is one document.
+
+    `choice` and `vocab_size` are those of make_tokenizer; no tokenizer can be trained on tokens.
+
+    A file begins with llm.c's header of 256 int32 (magic, version, number of tokens), as those of
+    modded-nanogpt do, or has uint16 tokens alone, as nanoGPT's.
+
+    Raises:
+      InvalidInput: A header, a size or a token does not fit.
+    """
+    if isinstance(choice, type) or choice in TOKENIZERS.keys() - {"numbers"}:
+        raise InvalidInput(
+            f"data.tokenizer={choice}: {source} holds tokens, on which no tokenizer can be "
+            "trained; expected the path of their tokenizer.json, or numbers with data.vocab_size"
+        )
+    tokenizer = make_tokenizer(choice, tuple, vocab_size)
+    rows = [_open_tokens(path, tokenizer.vocab_size) for path in paths]
+    starts = np.cumsum([0, *map(len, rows[:-1])])
+    tokens = ShardedTokens(rows, Path(source), tokenizer.vocab_size)
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(_digest(path))
+    stream = TokenStream(tokens, starts.astype(np.int64), 0, len(tokens), source)
+    return LoadedText(stream, tokenizer, digest.hexdigest())
+
+
+def _open_tokens(path: Path, vocab_size: int) -> np.ndarray:
+    size = path.stat().st_size
+    head = np.fromfile(path, "<i4", min(_HEADER, size // 4))
+    kind = _HEADERS.get(tuple(head[:2].tolist())) if len(head) == _HEADER else None
+    if kind is None:
+        if len(head) > 1 and int(head[0]) in {magic for magic, _ in _HEADERS}:
+            known = ", ".join(f"{magic} version {version}" for magic, version in _HEADERS)
+            raise InvalidInput(f"{path}: header {head[:2].tolist()}; expected {known}")
+        if not size or size % 2:
+            raise InvalidInput(f"{path}: {size} bytes; expected whole uint16 tokens")
+        tokens = np.memmap(path, "<u2", "r")
+        first = tokens[: 1 << 16]
+        if len(first) > 16 and not first[1::2].any():
+            raise InvalidInput(
+                f"{path}: every other uint16 token is 0, as in a file of uint32; expected uint16, "
+                "or llm.c's header"
+            )
+    else:
+        count, width = int(head[2]), np.dtype(kind).itemsize
+        found, left_over = divmod(size - 4 * _HEADER, width)
+        if found != count or left_over:
+            raise InvalidInput(
+                f"{path}: the header says {count} tokens of {width} bytes, and the file has "
+                f"{size - 4 * _HEADER} bytes after it; expected {count * width}"
+            )
+        tokens = np.memmap(path, kind, "r", offset=4 * _HEADER)
+        first = tokens[: 1 << 16]
+    if len(first) and first.max() >= vocab_size:
+        raise InvalidInput(
+            f"{path}: token {first.max()} at position {int(first.argmax())} is outside the "
+            f"vocabulary of {vocab_size} tokens; expected a data.tokenizer or data.vocab_size that "
+            "these tokens were made with"
+        )
+    return tokens
+
+
+def _digest(path: Path) -> bytes:
+    """Returns the sha256 of a file, or of 256 parts, spread evenly, of a file above 1 GiB."""
+    digest, size = hashlib.sha256(str(path.stat().st_size).encode()), path.stat().st_size
+    with path.open("rb") as file:
+        if size <= _HASHED_WHOLE:
+            return hashlib.file_digest(file, "sha256").digest()
+        for part in np.linspace(0, size - _PART, _PARTS).astype(np.int64):
+            file.seek(int(part))
+            digest.update(file.read(_PART))
+    return digest.digest()
