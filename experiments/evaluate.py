@@ -5,13 +5,15 @@ Example:
   python -m experiments.evaluate --workdir=runs/a --source=other_text.txt
   python -m experiments.evaluate --workdir=runs/a --metrics=exact_match,calibration_error
   python -m experiments.evaluate --workdir=smollm2/weights --source=my_text.txt
+  python -m experiments.evaluate --workdir=runs/a --choices=my_items.jsonl
 """
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.config_files import changed
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
@@ -32,10 +34,15 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
     parser.add_argument("--average", type=int, default=1, help="newest checkpoints to average (1)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
+    parser.add_argument("--choices", help="JSON lines with context, choices and answer, instead")
+    parser.add_argument("--begin", help="special token before an item without context (none)")
+    parser.add_argument("--out", help="file for the scores of each item (in the run's folder)")
     parser.add_mesh()
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
+    if arguments.choices is not None:
+        return _choices(arguments)
     is_run = not is_of_huggingface(arguments.workdir)
     directory, config = RunDirectory(arguments.workdir), _config_to_score(arguments, is_run)
     length, default_size = config.data.length, config.evaluation.batch_size
@@ -103,6 +110,28 @@ def main(argv: list[str]) -> dict[str, Any]:
         "means": means,
         "protocol": scored.protocol,
     }
+
+
+def _choices(arguments: Any) -> dict[str, Any]:
+    """Scores the choices of each item in a file; returns the accuracies."""
+    from transformer_jax.training.choices import lines_with, read_items, score_items, summary
+    from transformer_jax.training.loading import load_run
+
+    path, size = Path(arguments.choices), arguments.batch_size or 16
+    folder = arguments.workdir if not is_of_huggingface(arguments.workdir) else "."
+    out = file_to_write(arguments.out or f"{folder}/choices-{path.stem}.jsonl", "--out")
+    items = read_items(path)
+    use_compilation_cache()
+    run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
+    begin = getattr(run.tokenizer, "number_of", lambda _: None)(arguments.begin)
+    if arguments.begin is not None and begin is None:
+        raise InvalidInput(f"--begin={arguments.begin}: the tokenizer has no such special token")
+    scored = score_items(run, items, size, begin)
+    out.write_text("".join(f"{line}\n" for line in lines_with(items, scored)), encoding="utf-8")
+    means = summary(scored)
+    print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
+    print(f"{len(items)} items; scores of each in {out}")
+    return {"items": len(items), "means": means, "scores": str(out)}
 
 
 def _config_to_score(arguments: Any, is_run: bool) -> Any:

@@ -121,7 +121,7 @@ class Run:
           InvalidInput: A character is unknown, the prompt is empty, an option is not allowed, the
             logits are NaN, or the model is not a language model.
         """
-        tokenizer = self._tokenizer_for("language_modelling")
+        tokenizer = self.tokenizer_for("language_modelling")
         key, ends = key_of(seed), _ends_of(stop)
         is_one = isinstance(prompt, str)
         prompts = [prompt] if is_one else _several(prompt)
@@ -151,7 +151,7 @@ class Run:
 
         A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
-        tokenizer = self._tokenizer_for("language_modelling")
+        tokenizer = self.tokenizer_for("language_modelling")
         key, ends = key_of(seed), _ends_of(stop)
         options: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         start, drawn, shown = jnp.asarray(tokenizer.encode(prompt)), [], 0
@@ -169,7 +169,7 @@ class Run:
 
     def _continuation(self, prompt: str, drawn: list[int]) -> str:
         """Returns the text of new tokens, with the space after the prompt if there is one."""
-        tokenizer = self._tokenizer_for("language_modelling")
+        tokenizer = self.tokenizer_for("language_modelling")
         if isinstance(tokenizer, HuggingFaceTokenizer):
             begun = tokenizer.encode(prompt).tolist()
             before, text = tokenizer.decode(begun), tokenizer.decode([*begun, *drawn])
@@ -186,7 +186,7 @@ class Run:
           InvalidInput: The text is too short or too long or has an unknown character, or the model
             is not a language model.
         """
-        tokens = self._tokenizer_for("language_modelling").encode(text)
+        tokens = self.tokenizer_for("language_modelling").encode(text)
         return self._log_probabilities_of(np.asarray(tokens))
 
     def perplexity(self, text: str) -> float:
@@ -202,7 +202,7 @@ class Run:
         Raises:
           InvalidInput: As in log_probabilities; or the prompt, `choices` or a choice is empty.
         """
-        encode = self._tokenizer_for("language_modelling").encode
+        encode = self.tokenizer_for("language_modelling").encode
         begun, sums = np.asarray(encode(prompt)), []
         if not len(begun):
             raise InvalidInput("prompt: expected a non-empty text")
@@ -221,11 +221,7 @@ class Run:
             raise InvalidInput(
                 f"expected a text of 2 to {most} tokens (model.max_length + 1), got {len(tokens)}"
             )
-        if hasattr(self.model, "is_causal") and not self.model.is_causal():
-            raise InvalidInput(
-                "this model sees the tokens that it would have to predict (model.mask), so it "
-                "defines no probability of a text"
-            )
+        self.refuse_other_than_causal()
         # Texts are padded to few lengths, so that the model is compiled only a few times.
         length = len(tokens) - 1
         size = min(self.model.max_length, max(_SHORTEST, 1 << (length - 1).bit_length()))
@@ -238,13 +234,21 @@ class Run:
         chances = jax.nn.log_softmax(logits.astype(np.float32))
         return np.asarray(chances)[np.arange(length), tokens[1:]]
 
+    def refuse_other_than_causal(self) -> None:
+        """Raises InvalidInput if the model sees tokens that it would have to predict."""
+        if hasattr(self.model, "is_causal") and not self.model.is_causal():
+            raise InvalidInput(
+                "this model sees the tokens that it would have to predict (model.mask), so it "
+                "defines no probability of a text"
+            )
+
     def translate(self, sentences: Iterable[str]) -> list[str]:
         """Translates sentences of at most data.length tokens, always taking the likeliest token.
 
         Raises:
           InvalidInput: A sentence is too long, or the model does not translate.
         """
-        tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
+        tokenizer, sentences = self.tokenizer_for("translation"), _several(sentences)
         length, specials = self.config.data.length, special_tokens(tokenizer)
         inputs = encode_sources(self.source_tokens, sentences, length, specials.padding)
         begin, count = np.asarray(self.target_begin), length - len(self.target_begin) + 1
@@ -263,11 +267,11 @@ class Run:
     @property
     def target_begin(self) -> tuple[int, ...]:
         """The tokens with which each target begins."""
-        return self.begins or (special_tokens(self._tokenizer_for("translation")).begin,)
+        return self.begins or (special_tokens(self.tokenizer_for("translation")).begin,)
 
     def source_tokens(self, sentence: str) -> list[int]:
         """Returns the input token IDs for a sentence to translate, special tokens included."""
-        tokenizer = self._tokenizer_for("translation")
+        tokenizer = self.tokenizer_for("translation")
         if self.begins and isinstance(tokenizer, HuggingFaceTokenizer):
             return tokenizer.encode_whole(sentence)
         return with_end(tokenizer, sentence)
@@ -282,7 +286,7 @@ class Run:
           InvalidInput: The model does not classify texts, or an example is one text where pairs
             are expected, or a pair where single texts are expected.
         """
-        tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
+        tokenizer, texts = self.tokenizer_for("text_classification"), _several(texts)
         if not self.model.num_classes:
             raise InvalidInput("this model has no classes: it returns a vector for each token")
         expected = {1: "a text", 2: "a pair of texts"}[self.num_texts]
@@ -300,7 +304,7 @@ class Run:
           InvalidInput: There is not exactly one ___, the text is too long, or the model was not
             trained to fill in tokens.
         """
-        tokenizer = self._tokenizer_for("masked_language_modelling")
+        tokenizer = self.tokenizer_for("masked_language_modelling")
         parts = text.split("___")
         if len(parts) != 2:
             raise InvalidInput(f"expected a text with one ___ to fill in, got {text!r}")
@@ -319,7 +323,7 @@ class Run:
         ranked = ranked[~np.isin(ranked, specials[:4])][:5]
         return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
 
-    def _tokenizer_for(self, task: str) -> Tokenizer:
+    def tokenizer_for(self, task: str) -> Tokenizer:
         """Returns the tokenizer if the model was trained on this task, else raises InvalidInput."""
         if self.config.data.task != task and not is_user_defined(self.config.data.task):
             raise InvalidInput(

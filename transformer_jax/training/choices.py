@@ -1,0 +1,225 @@
+"""Benchmarks of choices: which of several continuations of a context is the likeliest.
+
+Tokens, truncation and scores are those of lm-evaluation-harness (Gao et al. 2021): context and
+continuation are tokenized together, and a text that is too long loses its beginning.
+"""
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.sources.files import lines_of
+from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.errors import InvalidInput, suggest
+from transformer_jax.paths import variables_of
+from transformer_jax.processes import whole
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run import Run
+
+_FIELDS = ("context", "choices", "answer")
+_SHORTEST = 16  # tokens, padding included
+
+
+class Item(NamedTuple):
+    """A question: a context, which may be empty, its continuations, and the index of the answer."""
+
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+
+
+class Scored(NamedTuple):
+    """The scores of an item's choices.
+
+    Attributes:
+      log_probabilities: Sum over the tokens of each choice, in nats.
+      tokens: Number of tokens of each choice.
+      bytes: Number of UTF-8 bytes of each choice, without white space around it.
+      likeliest: Whether each of a choice's tokens is the likeliest one.
+      answer: Index of the right choice.
+    """
+
+    log_probabilities: list[float]
+    tokens: list[int]
+    bytes: list[int]
+    likeliest: list[bool]
+    answer: int
+
+
+def read_items(path: Path) -> list[Item]:
+    """Reads items from JSON lines: context, choices and answer, or BLiMP's two sentences.
+
+    Raises:
+      InvalidInput: The file or a line cannot be read; the message names the line.
+    """
+    if not path.is_file():
+        raise InvalidInput(f"--choices={path}: no such file")
+    items = []
+    for number, line in enumerate(lines_of(path), start=1):
+        if line.strip("\ufeff \t\r\n"):
+            items.append(_item(line.removeprefix("\ufeff"), f"{path}: line {number}"))
+    if not items:
+        raise InvalidInput(f"{path}: expected an item in each line, found none")
+    return items
+
+
+def _item(line: str, where: str) -> Item:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{where}: not JSON: {error}") from error
+    row = row if isinstance(row, dict) else {}
+    if {"sentence_good", "sentence_bad"} <= row.keys():
+        row = {"context": "", "choices": [row["sentence_good"], row["sentence_bad"]], "answer": 0}
+    for field in _FIELDS:
+        if field not in row:
+            near = suggest(field, row)
+            raise InvalidInput(f"{where}: no {field}{near}; expected {', '.join(_FIELDS)}")
+    context, choices, answer = (row[field] for field in _FIELDS)
+    if not isinstance(context, str):
+        raise InvalidInput(f"{where}: context: expected a text, got {context!r}")
+    are_texts = isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)
+    if not are_texts or not choices:
+        raise InvalidInput(f"{where}: choices: expected a list of texts, got {str(choices)[:60]}")
+    if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
+        raise InvalidInput(
+            f"{where}: answer: expected the index of a choice, 0 to {len(choices) - 1}, got "
+            f"{answer!r}"
+        )
+    return Item(context, tuple(choices), answer)
+
+
+def score_items(
+    run: "Run", items: Sequence[Item], batch_size: int, begin: int | None = None
+) -> list[Scored]:
+    """Scores all choices of all items with a language model.
+
+    Args:
+      run: A run of a causal language model.
+      items: The items.
+      batch_size: Number of choices in a batch; affects only speed.
+      begin: Token that stands before an item without a context; if None, the first token of such
+        an item is not scored.
+    Raises:
+      InvalidInput: A choice is longer than the model's input, or the model is of another kind.
+    """
+    tokenizer = run.tokenizer_for("language_modelling")
+    run.refuse_other_than_causal()
+    before = [] if begin is None else [begin]
+    pairs = [
+        _tokens_of(tokenizer, item.context, choice, before, run.model.max_length, number)
+        for number, item in enumerate(items, start=1)
+        for choice in item.choices
+    ]
+    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]))
+    sums, exact = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        found = _score(run, [pairs[row] for row in rows], batch_size)
+        sums[rows], exact[rows] = found
+    scored, place = [], 0
+    for item in items:
+        mine = slice(place, place + len(item.choices))
+        place += len(item.choices)
+        sizes = [len(choice.strip().encode()) or 1 for choice in item.choices]
+        counts = [count for _, count in pairs[mine]]
+        found = (sums[mine].tolist(), counts, sizes, exact[mine].tolist(), item.answer)
+        scored.append(Scored(*found))
+    return scored
+
+
+def _tokens_of(
+    tokenizer: Tokenizer, context: str, choice: str, before: list[int], most: int, number: int
+) -> tuple[list[int], int]:
+    """Returns the tokens of a context with a choice, cut to the model's input, and those scored."""
+    body = context.rstrip()
+    choice = context[len(body) :] + choice  # so that a space belongs to the word after it
+    both = tokenizer.encode(body + choice).tolist()
+    start = len(tokenizer.encode(body)) if body else 0
+    tokens = both if body else [*before, *both]
+    count = min(len(both) - start, len(tokens) - 1)
+    if not 1 <= count <= most:
+        raise InvalidInput(
+            f"item {number}: a choice has {count} tokens to score; expected 1 to {most}, which is "
+            "model.max_length"
+        )
+    return tokens[-most - 1 :], count
+
+
+def _score(run: "Run", pairs: Sequence[tuple[list[int], int]], rows: int) -> tuple[Any, Any]:
+    """Returns the sum of log-probabilities, and whether all tokens are likeliest, for each pair."""
+    longest = max(len(tokens) for tokens, _ in pairs) - 1
+    size = min(run.model.max_length, max(_SHORTEST, 1 << (longest - 1).bit_length()))
+    inputs, targets, is_scored = np.zeros((3, rows, size), np.int32)
+    segments = np.zeros((rows, size), np.int32)
+    for row, (tokens, count) in enumerate(pairs):
+        length = len(tokens) - 1
+        inputs[row, :length], targets[row, :length] = tokens[:-1], tokens[1:]
+        is_scored[row, length - count : length] = 1
+        segments[row, :length] = 1
+    given = {"tokens": inputs}
+    if "segments" in inspect.signature(type(run.model).__call__).parameters:
+        given["segments"] = segments
+    sums, exact = _sums(run.model, run.params, given, targets, is_scored)
+    sums, exact = np.asarray(whole(sums)), np.asarray(whole(exact))
+    if np.isnan(sums[: len(pairs)]).any():
+        raise InvalidInput("the model's logits are NaN: a parameter is not finite")
+    return sums[: len(pairs)], exact[: len(pairs)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _sums(model: Any, params: Any, inputs: Any, targets: Any, is_scored: Any) -> tuple:
+    logits = model.apply(variables_of(params), **inputs).astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+    log_probs = chosen - jax.nn.logsumexp(logits, -1)
+    is_likeliest = (logits.argmax(-1) == targets) | (is_scored == 0)
+    return jnp.where(is_scored == 1, log_probs, 0).sum(-1), is_likeliest.all(-1)
+
+
+# ---------------------------------------------------------------- results
+
+RULES: dict[str, Callable[[Scored], list[float]]] = {
+    "accuracy": lambda item: item.log_probabilities,
+    "accuracy_per_token": lambda item: _each(item.log_probabilities, item.tokens),
+    "accuracy_per_byte": lambda item: _each(item.log_probabilities, item.bytes),
+}
+"""Names of accuracies, and the scores of an item's choices, of which the largest is chosen."""
+
+
+def _each(sums: Sequence[float], counts: Sequence[int]) -> list[float]:
+    return [total / count for total, count in zip(sums, counts, strict=True)]
+
+
+def is_right(item: Scored, rule: str) -> bool:
+    """Returns whether a rule chooses the answer; of equal scores, the first is chosen."""
+    if len(item.log_probabilities) == 1:  # e.g. LAMBADA: is it what the model would say?
+        return item.likeliest[0]
+    scores = RULES[rule](item)
+    return max(range(len(scores)), key=scores.__getitem__) == item.answer
+
+
+def summary(scored: Sequence[Scored]) -> dict[str, float]:
+    """Returns accuracies by rule, the standard error of the first, and the share of ties."""
+    means = {
+        rule: math.fsum(is_right(item, rule) for item in scored) / len(scored) for rule in RULES
+    }
+    spread = math.sqrt(means["accuracy"] * (1 - means["accuracy"]) / max(1, len(scored) - 1))
+    several = [item.log_probabilities for item in scored if len(item.log_probabilities) > 1]
+    ties = sum(scores.count(max(scores)) > 1 for scores in several)
+    return {**means, "standard_error": spread, "ties": ties / len(scored)}
+
+
+def lines_with(items: Sequence[Item], scored: Sequence[Scored]) -> Iterator[str]:
+    """Yields a JSON line for each item, with its scores and what each rule says."""
+    for number, (item, found) in enumerate(zip(items, scored, strict=True)):
+        right = {rule: is_right(found, rule) for rule in RULES}
+        yield json.dumps({"item": number, "context": item.context, **found._asdict(), **right})
