@@ -235,11 +235,7 @@ def _of_task(flat: Flat) -> Problems:
     if _is_recurrent(architecture) and matched not in (None, counterpart):
         reason = f"expected {counterpart}, which data.task={task} can train too"
         yield "model.match_parameters", reason
-    if (
-        flat["training.loss_chunk"]
-        and task.endswith("_classification")
-        and not is_user_defined(task)
-    ):
+    if flat["training.loss_chunk"] and classifies and not is_user_defined(task):
         reason = f"data.task={task} has one target for each example; expected None"
         yield "training.loss_chunk", reason
     if task == "language_modelling" and flat["data.unscored"] >= length:

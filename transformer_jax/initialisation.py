@@ -68,9 +68,7 @@ def xavier(
 
     Args:
       std: Standard deviation of the embeddings.
-      depth: Number of blocks.
-      kernel_gain: Factor for the blocks' kernels, from the parametrisation.
-      branch_gain: Factor for value and output kernels, from the wiring.
+      depth, kernel_gain, branch_gain: As in normal.
       gain: Factor for all kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_avg", "uniform")
@@ -84,10 +82,7 @@ def fan_in(
     LeCun et al. 1998, "Efficient BackProp", equation 16.
 
     Args:
-      std: Standard deviation of the embeddings.
-      depth: Number of blocks.
-      kernel_gain: Factor for the blocks' kernels, from the parametrisation.
-      branch_gain: Factor for value and output kernels, from the wiring.
+      std, depth, kernel_gain, branch_gain: As in xavier.
       gain: Factor for all kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_in", "normal")

@@ -53,9 +53,8 @@ def capture(
     """Returns the values at some sites of a model, by name of the site.
 
     Args:
-      model: As in `sites_of`.
+      model, inputs: As in `sites_of`.
       params: Its parameters.
-      inputs: Keyword arguments of a call.
       *patterns: Names of sites; `*` stands for any part, as in "block_*.attention.weights".
       changes: Interventions, as in `intervene`.
     Returns:
@@ -86,9 +85,8 @@ def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Int
         patch = {"block_1.residual": lambda residual: other["block_1.residual"]}
 
     Args:
-      model: As in `capture`.
+      model, inputs: As in `capture`.
       params: Its parameters; the result is differentiable in them.
-      inputs: Keyword arguments of a call.
       changes: Functions by site name or pattern; each maps a value to one of the same shape and
         dtype.
     Returns:
@@ -120,8 +118,7 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
 
     Args:
       model: A transformer.
-      params: Its parameters.
-      inputs: Keyword arguments of a call.
+      params, inputs: As in `capture`.
     Returns:
       Weights [..., H, L, M] by path, such as "block_0/attention": weight of key m for query l in
       head h. In an encoder–decoder, paths begin with the side and include `cross_attention`.
@@ -188,8 +185,7 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
 
     Args:
       model: A Decoder, Encoder or VisionTransformer.
-      params: Its parameters.
-      inputs: Keyword arguments of a call.
+      params, inputs: As in `capture`.
     Returns:
       [depth + 1, ..., L, D], before the final norm.
     Raises:

@@ -46,12 +46,7 @@ def cut_at_site(name: str, value: Array) -> Array:
 
 
 def cut_examples(batch: Any, axis: int) -> Any:
-    """Returns a tree of arrays with examples divided over the devices, if a sharding is active.
-
-    Args:
-      batch: Arrays with an axis of examples.
-      axis: The axis of examples.
-    """
+    """Returns arrays whose `axis` of examples is divided over devices, if a sharding is active."""
     active = _ACTIVE.get()
     if active is None:
         return batch
@@ -140,12 +135,7 @@ def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
 
 
 def with_places(shapes: Any, places: Any) -> Any:
-    """Returns a tree of shapes with their shardings.
-
-    Args:
-      shapes: Tree of shapes.
-      places: A sharding for each shape.
-    """
+    """Returns a tree of shapes with their shardings, of which `places` has one for each shape."""
 
     def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -23,7 +23,6 @@ class Pooling(Protocol):
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] and [..., L] bool, False at padding -> [..., D]."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

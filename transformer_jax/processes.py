@@ -94,11 +94,7 @@ def largest(number: int) -> int:
 
 
 def wait_for_all(what: str) -> None:
-    """Blocks until every process has reached this call.
-
-    Args:
-      what: Name of the barrier, shown if processes reach different ones.
-    """
+    """Blocks until every process is here; `what` is shown if they reach different barriers."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 

@@ -26,7 +26,6 @@ Policy = Callable[..., Any]
 
 def keep_all() -> None:
     """Keeps everything: no block is computed twice."""
-    return
 
 
 def keep_nothing() -> Policy:

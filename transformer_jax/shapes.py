@@ -43,7 +43,8 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():
         is_open, axes = letters.startswith("..."), letters.removeprefix("...").split()
-        expected = _spell(letters, sizes)
+        named = [f"{a}={sizes[a][0]}" if a in sizes else a for a in letters.split()]
+        expected = f"[{', '.join(named)}]"
         if len(array.shape) < len(axes) or (not is_open and len(array.shape) != len(axes)):
             raise ValueError(f"{name}: expected {expected}, got {array.shape}")
         for letter, size in zip(axes, array.shape[len(array.shape) - len(axes) :], strict=True):
@@ -56,20 +57,13 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
     return {letter: size for letter, (size, _) in sizes.items()}
 
 
-def _spell(letters: str, sizes: dict[str, tuple[int, str]]) -> str:
-    named = [f"{a}={sizes[a][0]}" if a in sizes else a for a in letters.split()]
-    return f"[{', '.join(named)}]"
-
-
 def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
-    """Raises ValueError if an input is too long, or arrays [..., L] do not match it.
+    """Raises ValueError, naming the argument, if an input is too long or arrays do not match it.
 
     Args:
       max_length: Maximum input length.
       tokens: [..., L]; for vectors [..., L, F], one of their features.
       **alike: Arrays [..., L], or None, by name.
-    Raises:
-      ValueError: A length or shape is wrong; the message names the argument.
     """
     length = tokens.shape[-1]
     if length > max_length:

@@ -160,13 +160,9 @@ class Sharding:
         )
 
     def of_batch(self, batch: Any, axis: int) -> Any:
-        """Returns the sharding with which each array of a batch enters a program.
+        """Returns the sharding with which each array, or shape, of a batch enters a program.
 
-        Arrays are divided into equal parts, or left whole if that is impossible.
-
-        Args:
-          batch: Arrays or shapes with an axis of examples.
-          axis: The axis of examples.
+        The `axis` of examples is divided into equal parts, or left whole if that is impossible.
         """
         cuts = (*[None] * axis, "batch", ...)
         return jax.tree.map(

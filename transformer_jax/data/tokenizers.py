@@ -29,24 +29,19 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int:
         """Number of tokens, V."""
-        ...
 
     @property
     def token_bytes(self) -> np.ndarray | None:
         """Number of UTF-8 bytes in each token, [V] int64, or None if unknown."""
-        ...
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the tokens of a text, [N] int32."""
-        ...
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of the tokens."""
-        ...
 
     def to_json(self) -> dict:
         """Returns the argument of `from_json`."""
-        ...
 
 
 class Stored:

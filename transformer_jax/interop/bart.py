@@ -1,11 +1,8 @@
 """BART as an EncoderDecoder: Lewis et al. 2020, arXiv:1910.13461."""
 
-from typing import Any
-
-from transformer_jax.interop.architecture import Architecture, Settings
+from transformer_jax.interop.architecture import Architecture
 from transformer_jax.interop.layouts import Table, leading_ones, rows_from, within
 from transformer_jax.models import EncoderDecoder
-from transformer_jax.models.effect import Described
 
 _NAMES_OF_BOTH_SIDES = {
     "depth": "encoder_layers",
@@ -20,19 +17,6 @@ _NAMES = _NAMES_OF_BOTH_SIDES | {
     "dropout_rate": "dropout",
     "attention_dropout_rate": "attention_dropout",
 }
-
-
-def _fields(settings: Settings) -> dict[str, Any]:
-    return {
-        "position": "learned",
-        "embedding_norm": True,
-        "scale_embeddings": bool(settings.get("scale_embedding", False)),
-        "output_bias": True,
-    }
-
-
-def _settings(model: Described) -> dict[str, Any]:
-    return {"is_encoder_decoder": True, "scale_embedding": model.scale_embeddings}
 
 
 def _side(side: str) -> Table:
@@ -69,8 +53,13 @@ ROWS = {
         EncoderDecoder,
         "bart",
         _NAMES,
-        _fields,
-        _settings,
+        lambda settings: {
+            "position": "learned",
+            "embedding_norm": True,
+            "scale_embeddings": bool(settings.get("scale_embedding", False)),
+            "output_bias": True,
+        },
+        lambda model: {"is_encoder_decoder": True, "scale_embedding": model.scale_embeddings},
         lambda _: _TABLE,
         prefix="model.",
         heads=("lm_head.", "final_logits_bias"),

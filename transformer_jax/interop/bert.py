@@ -1,7 +1,5 @@
 """BERT as an Encoder: Devlin et al. 2019, arXiv:1810.04805."""
 
-from typing import Any
-
 from transformer_jax.interop.architecture import NAMES_OF_TEXT, Architecture, labels_of, num_labels
 from transformer_jax.interop.layouts import Table
 from transformer_jax.models import Encoder
@@ -11,12 +9,6 @@ _NAMES = NAMES_OF_TEXT | {
     "dropout_rate": "hidden_dropout_prob",
     "attention_dropout_rate": "attention_probs_dropout_prob",
 }
-
-
-def _settings(model: Encoder) -> dict[str, Any]:
-    return {"type_vocab_size": model.num_types or 1, **labels_of(model.num_classes)}
-
-
 _BODY: Table = {
     "token_embedding": "embeddings.word_embeddings",
     "positions": "embeddings.position_embeddings",
@@ -42,7 +34,7 @@ _BERT = Architecture(
     "bert",
     _NAMES,
     lambda _: {"num_classes": 0},
-    _settings,
+    lambda model: {"type_vocab_size": model.num_types or 1, **labels_of(model.num_classes)},
     lambda _: _BODY,
     prefix="bert.",
     heads=("cls.", "classifier."),

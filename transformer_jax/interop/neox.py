@@ -3,12 +3,9 @@
 Black et al. 2022, arXiv:2204.06745; BigScience 2022, arXiv:2211.05100.
 """
 
-from typing import Any
-
 from transformer_jax.interop.architecture import (
     NAMES_OF_TEXT,
     Architecture,
-    Settings,
     output_layer,
     rotation_of,
     rotation_settings,
@@ -28,34 +25,6 @@ _BLOOM = _DROPOUT | {
 }
 
 
-def _neox_fields(settings: Settings) -> dict[str, Any]:
-    return {
-        "position": "rotary",
-        "position_options": rotation_of(settings, partial=True),
-        "wiring": "parallel" if settings.get("use_parallel_residual", True) else "pre",
-        "tie_embeddings": settings.get("tie_word_embeddings", False),
-    }
-
-
-def _neox_settings(model: Decoder) -> dict[str, Any]:
-    return {
-        "use_parallel_residual": model.wiring == "parallel",
-        "attention_bias": True,
-        "tie_word_embeddings": model.tie_embeddings,
-        **rotation_settings(model),
-    }
-
-
-def _bloom_fields(settings: Settings) -> dict[str, Any]:
-    return {
-        "width": settings.get("n_embed") or settings["hidden_size"],
-        "num_heads": settings.get("num_attention_heads") or settings["n_head"],
-        "position": "alibi",
-        "activation": "gelu_tanh",
-        "embedding_norm": True,
-    }
-
-
 def _block(attention: str, num_heads: int) -> Table:
     fused = f"{attention}.query_key_value"  # query, key and value of a head are concatenated
     return {
@@ -68,33 +37,29 @@ def _block(attention: str, num_heads: int) -> Table:
     }
 
 
-def _neox_table(model: Decoder) -> Table:
-    return {
-        "token_embedding": "embed_in",
-        **within("block_#", "layers.#", _block("attention", model.num_heads)),
-        "final_norm": "final_layer_norm",
-        **output_layer(model),
-    }
-
-
-def _bloom_table(model: Decoder) -> Table:
-    return {
-        "token_embedding": "word_embeddings",
-        "embedding_norm": "word_embeddings_layernorm",
-        **within("block_#", "h.#", _block("self_attention", model.num_heads)),
-        "final_norm": "ln_f",
-        **output_layer(model),
-    }
-
-
 ROWS = {
     "GPTNeoXForCausalLM": Architecture(
         Decoder,
         "gpt_neox",
         _NEOX,
-        _neox_fields,
-        _neox_settings,
-        _neox_table,
+        fields=lambda settings: {
+            "position": "rotary",
+            "position_options": rotation_of(settings, partial=True),
+            "wiring": "parallel" if settings.get("use_parallel_residual", True) else "pre",
+            "tie_embeddings": settings.get("tie_word_embeddings", False),
+        },
+        settings=lambda model: {
+            "use_parallel_residual": model.wiring == "parallel",
+            "attention_bias": True,
+            "tie_word_embeddings": model.tie_embeddings,
+            **rotation_settings(model),
+        },
+        table=lambda model: {
+            "token_embedding": "embed_in",
+            **within("block_#", "layers.#", _block("attention", model.num_heads)),
+            "final_norm": "final_layer_norm",
+            **output_layer(model),
+        },
         prefix="gpt_neox.",
         heads=("lm_head.",),
         required={"attention_bias": True},
@@ -109,9 +74,21 @@ ROWS = {
         Decoder,
         "bloom",
         _BLOOM,
-        _bloom_fields,
-        lambda _: {},
-        _bloom_table,
+        fields=lambda settings: {
+            "width": settings.get("n_embed") or settings["hidden_size"],
+            "num_heads": settings.get("num_attention_heads") or settings["n_head"],
+            "position": "alibi",
+            "activation": "gelu_tanh",
+            "embedding_norm": True,
+        },
+        settings=lambda _: {},
+        table=lambda model: {
+            "token_embedding": "word_embeddings",
+            "embedding_norm": "word_embeddings_layernorm",
+            **within("block_#", "h.#", _block("self_attention", model.num_heads)),
+            "final_norm": "ln_f",
+            **output_layer(model),
+        },
         prefix="transformer.",
         heads=("lm_head.",),
         # BLOOM's files store no length; this is the length that it was trained on.

@@ -81,24 +81,6 @@ def _settings(model: Encoder | EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def _t5_settings(model: EncoderDecoder) -> dict[str, Any]:
-    return {
-        **_settings(model),
-        "is_encoder_decoder": True,
-        "tie_word_embeddings": model.tie_output,
-    }
-
-
-def _t5_table(model: EncoderDecoder) -> Table:
-    output: Table = {"output/kernel": ("lm_head.weight", TRANSPOSED)}
-    return {
-        "token_embedding": "shared",
-        **_side(model, "encoder", "encoder/"),
-        **_side(model, "decoder", "decoder/"),
-        **({} if model.tie_output else output),
-    }
-
-
 def _side(model: Encoder | EncoderDecoder, side: str, our_prefix: str) -> Table:
     attentions = {"attention": "SelfAttention"}
     if side == "decoder":
@@ -138,8 +120,17 @@ ROWS = {
     "T5ForConditionalGeneration": _ENCODER._replace(
         model=EncoderDecoder,
         fields=_t5_fields,
-        settings=_t5_settings,
-        table=_t5_table,
+        settings=lambda model: {
+            **_settings(model),
+            "is_encoder_decoder": True,
+            "tie_word_embeddings": model.tie_output,
+        },
+        table=lambda model: {
+            "token_embedding": "shared",
+            **_side(model, "encoder", "encoder/"),
+            **_side(model, "decoder", "decoder/"),
+            **({} if model.tie_output else {"output/kernel": ("lm_head.weight", TRANSPOSED)}),
+        },
         required={"is_encoder_decoder": True},
         # In old files: a table that cross-attention has but never reads.
         not_read=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),

@@ -143,11 +143,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 def _instructions(
     program: dict[str, list[str]],
 ) -> Iterator[tuple[str, str, str, str, int]]:
-    """Yields each instruction outside fusions that produces a value.
-
-    Yields:
-      The computation, line, shape, kind, and number of times that it runs.
-    """
+    """Yields (computation, line, shape, kind, repeats) of each value made outside fusions."""
     waiting, seen = [(next(iter(program)), 1)], set()
     while waiting:
         name, repeats = waiting.pop()

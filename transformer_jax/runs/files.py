@@ -54,11 +54,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def walk(folder: Path) -> list[Path]:
-    """Returns every file in a folder and its subfolders.
-
-    Raises:
-      InvalidInput: An entry is neither a file nor a folder, e.g. a link or a pipe.
-    """
+    """Returns every file in a folder and its subfolders; raises the same errors as `entries`."""
     return [file for path in entries(folder) for file in (walk(path) if path.is_dir() else [path])]
 
 

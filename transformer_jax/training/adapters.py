@@ -66,12 +66,8 @@ class Adapted:
         own = {name: part for name, part in state.items() if name not in ("base", "scale")}
         return self.model.apply(merged | ({"state": own} if own else {}), *arguments, **options)
 
-    def example_inputs(self) -> dict[str, Array]:
-        """Returns the model's example inputs."""
-        return self.model.example_inputs()
-
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute of the model, e.g. `project`."""
+        """Returns an attribute of the model, e.g. `example_inputs` or `project`."""
         return getattr(self.model, name)
 
 

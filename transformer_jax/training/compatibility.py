@@ -184,14 +184,10 @@ def _refuse_inseparable_objective(prepared: Any) -> None:
 
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
     """Raises InvalidInput if no parameter's path begins with a path given in an option."""
-    names = by_path(params)
-    options = {
-        "training.frozen": config.training.frozen,
-        "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
-        "optimizer.decay_multipliers": config.optimizer.decay_multipliers,
-    }
-    for key, texts in options.items():
-        for prefix in (text.partition("=")[0] for text in texts):
+    names, flat = by_path(params), flatten(config)
+    multipliers = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers")
+    for key in ("training.frozen", *multipliers):
+        for prefix in (text.partition("=")[0] for text in flat[key]):
             if not any(begins(name, prefix) for name in names):
                 first = ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
                 raise InvalidInput(

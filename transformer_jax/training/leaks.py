@@ -28,9 +28,6 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     later tokens or other documents. A decoder's logits must not depend on tokens that its masks
     hide, and scored logits must not depend on padding. Logits must be finite even if a query, e.g.
     a padded one, can attend to nothing.
-
-    Raises:
-      InvalidInput: A check fails; the message describes the failure.
     """
     config, model = prepared.config, prepared.model
     own = [row for row in own_rows_of_model(config) if row.startswith("model.")]

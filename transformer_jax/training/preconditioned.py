@@ -166,13 +166,13 @@ def scale_by_soap(b1: Any, b2: Any, eps: Any, every: int) -> Transformation:
     ) -> tuple:
         left, right = bases
         new_mean = b1 * mean + (1 - b1) * gradient
-        rotated = _turned(left) @ gradient @ right
+        rotated = left.mT @ gradient @ right
         new_square = b2 * square + (1 - b2) * jnp.square(rotated)
         number = count - 1  # the first update finds the basis alone
         size = jnp.sqrt(1 - b2**number) / jnp.where(is_first, 1, 1 - b1**number)
-        step = (_turned(left) @ new_mean @ right) / (jnp.sqrt(new_square) + eps)
-        step = left @ (step * size) @ _turned(right)
-        products = gradient @ _turned(gradient), _turned(gradient) @ gradient
+        step = (left.mT @ new_mean @ right) / (jnp.sqrt(new_square) + eps)
+        step = left @ (step * size) @ right.mT
+        products = gradient @ gradient.mT, gradient.mT @ gradient
         pairs = zip(sides, products, strict=True)
         new_sides = tuple(b2 * side + (1 - b2) * product for side, product in pairs)
 
@@ -191,7 +191,3 @@ def scale_by_soap(b1: Any, b2: Any, eps: Any, every: int) -> Transformation:
         return jnp.where(is_first, 0, step), mean, square, new_sides, new_bases
 
     return optax.GradientTransformation(init, update)  # ty: ignore[invalid-argument-type]
-
-
-def _turned(matrix: Array) -> Array:
-    return jnp.swapaxes(matrix, -1, -2)

@@ -26,16 +26,8 @@ from transformer_jax.training.loading import load_run
 _UNSEEN_IN_SHAPES = (
     *("num_heads", "attention", "attention_scale", "query_key_norm", "feed_forward", "wiring"),
     *("parametrisation", "norm", "embedding_norm", "activation", "position", "scale_embeddings"),
-    *(
-        "scale_logits",
-        "cell",
-        "distinct_blocks",
-        "sharing",
-        "skips",
-        "logits_soft_cap",
-        "logits_gain",
-    ),
-    *("mixer", "values", "head_output", "convolution", "stem"),
+    *("scale_logits", "cell", "distinct_blocks", "sharing", "skips", "logits_soft_cap"),
+    *("logits_gain", "mixer", "values", "head_output", "convolution", "stem"),
 )
 _OPTIONS_UNSEEN = (
     *("attention", "feed_forward", "wiring", "parametrisation", "norm", "position"),

@@ -63,7 +63,6 @@ class SequentialHeads(ParallelHeads):
     equations 21 to 25, with h^0 the normalised output of the stack.
 
     Attributes:
-      count: Number of further tokens.
       weight: Weight of the mean of their losses; 0.3, later 0.1, in the paper.
     """
 

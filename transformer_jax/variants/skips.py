@@ -54,9 +54,6 @@ class DenseSkips(EmbeddingSkips):
 
     See equation 2. In the paper the block's own stream has a factor too, and a sum follows the last
     block.
-
-    Attributes:
-      initial: Initial factor of a stream.
     """
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:

@@ -52,11 +52,8 @@ class OwnSource(str):
         """
         for number, row in enumerate(self.read()):
             texts = (row,) if columns == (1,) else row
-            if (
-                not isinstance(texts, tuple)
-                or len(texts) not in columns
-                or not all(isinstance(text, str) and text.strip() for text in texts)
-            ):
+            has_form = isinstance(texts, tuple) and len(texts) in columns
+            if not has_form or not all(isinstance(text, str) and text.strip() for text in texts):
                 got = repr(row) if len(repr(row)) <= 60 else repr(row)[:57] + "..."
                 raise InvalidInput(f"data.source={self}: row {number}: expected {what}, got {got}")
             yield row
