@@ -1,25 +1,33 @@
-"""Judges scores from other code, given as one row per run with arm, seed and value.
+"""Judges runs of other code, from a table of scores or from the files that they left.
 
 Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --larger_is_better
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
+  python -m experiments.judge --from=logs --metric=val_loss --base=plain --margin=0.01
 
 docs/comparing.md explains the terms; in Python, call `transformer_jax.judge`.
 """
 
-import csv
 from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.other_runs import RULE, read_curves, read_scores, rows_of_curves
 
 
 def main(argv: list[str]) -> list[Any]:
     """Reads the arguments, prints a table and returns the verdicts."""
     parser = Parser("judge", __doc__)
-    parser.add_argument("--scores", required=True, help="a CSV file with arm, seed, value")
+    parser.add_argument("--scores", help="a CSV file with arm, seed, value")
+    parser.add_argument(
+        "--from", dest="sources", action="append", default=[], metavar="PATH",
+        help="instead, logs, .jsonl, .csv, event files or W&B runs of other code; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--metric", help="name of the metric in these files (a validation loss)")
+    parser.add_argument("--rule", default=RULE, help="pattern of run names with arm and seed")
+    parser.add_argument("--at", type=int, help="update whose values are compared (the last)")
     parser.add_argument("--base", required=True, help="the arm that the others are compared with")
     parser.add_argument(
         "--margin", required=True, type=float, help="the smallest difference that matters"
@@ -38,7 +46,17 @@ def main(argv: list[str]) -> list[Any]:
     from transformer_jax.studies.scores import judge, outcomes_of
     from transformer_jax.studies.tables import table_text
 
-    rows = _read(Path(arguments.scores))
+    if bool(arguments.scores) == bool(arguments.sources):
+        raise InvalidInput("expected either --scores=FILE or --from=PATH")
+    if arguments.scores:
+        rows = read_scores(Path(arguments.scores))
+    else:
+        curves = read_curves(map(Path, arguments.sources), arguments.metric)
+        picked = arguments.at, arguments.target, arguments.larger_is_better
+        rows, lines, warnings = rows_of_curves(curves, arguments.rule, *picked)
+        print(table_text(["run", "arm", "seed", "update", "value", "points"], lines))
+        for warning in warnings:
+            print(f"note   {warning}")
     asked: dict[str, Any] = {
         "base": arguments.base,
         "margin": arguments.margin,
@@ -57,29 +75,6 @@ def main(argv: list[str]) -> list[Any]:
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")
     return results
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise InvalidInput(f"--scores={path}: no such file")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # Excel adds a BOM
-            rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path}: expected a CSV file in UTF-8: {error}") from error
-    for number, row in enumerate(rows, start=2):
-        for column, kind in (("seed", float), ("value", float), ("step", float)):
-            text = row.pop(column, None)
-            if text is None or (column == "step" and not text):
-                continue
-            try:
-                row[column] = kind(text or "nan")
-            except (TypeError, ValueError) as error:
-                message = f"{path}, line {number}: {column}={text}: expected a number"
-                raise InvalidInput(message) from error
-    if not rows:
-        raise InvalidInput(f"{path}: expected a header and one line per run, found no runs")
-    return rows
 
 
 def _counts(name: str, text: str) -> tuple[int, ...]:

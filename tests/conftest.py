@@ -100,7 +100,8 @@ def _read_once(read):
 
 
 _OF_PACKAGE = ("shakespeare", "movie_snippets", "tatoeba_en_es")
-for _module in (language_modelling, masked_diffusion, masked_language_modelling):
+language_modelling.load_text = _read_once(language_modelling.load_text)
+for _module in (masked_diffusion, masked_language_modelling):
     _module.load_splits = _read_once(_module.load_splits)
 Translation.load = classmethod(_read_once(Translation.load.__func__))
 classification.text_classification = _read_once(classification.text_classification)

@@ -73,7 +73,7 @@ def test_tokens_of_other_tokenizers_are_counted_in_bytes():
     assert HuggingFaceTokenizer(model).token_bytes is None
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", sorted(TOKENIZERS.keys() - {"numbers"}))
 def test_c65_half_a_surrogate_is_refused(kind):
     tokenizer = entry_of(TOKENIZERS, kind).train(["abc"], 300)
     with pytest.raises(InvalidInput, match=r"U\+D800.* at offset 2"):
@@ -191,7 +191,7 @@ def test_a_line_ends_a_document(tmp_path):
         ("a.txt", b"", "found 0 bytes"),
         ("a.txt", b"ok\nbad \xe9\n", "got byte 0xE9 at offset 7"),
         ("a.gz", gzip.compress(b"abc" * 99, mtime=0)[:-9], "cannot be read"),
-        ("", None, "the folder contains no .txt file"),
+        ("", None, "the folder contains no .txt or .jsonl"),
     ],
 )
 def test_c66_unusable_sources_are_refused(tmp_path, name, content, message):

@@ -5,13 +5,14 @@ A row that is no document raises InvalidInput with its file and number; none is 
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.sources.files import open_binary
+from transformer_jax.data.sources.files import find_files, open_binary
 from transformer_jax.data.sources.shards import ShardedTokens
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.tokenizers import TOKENIZERS, make_tokenizer
@@ -25,6 +26,24 @@ _PART, _PARTS = 1 << 20, 256
 
 
 # ---------------------------------------------------------------- documents
+
+
+def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
+    """Returns the files of a folder, which are of one kind and not of several splits."""
+    files = find_files(source, "text", *endings)
+    words = {word for path in files for word in re.split("[^a-z]+", path.name.lower())}
+    if len(files) > 1 and len(kinds := {path.name.partition(".")[2] for path in files}) > 1:
+        listed = " and ".join(sorted(kinds))
+        raise InvalidInput(
+            f"data.source={source}: the folder has {listed} files; expected one kind"
+        )
+    held_out = words & {"val", "valid", "validation", "test", "dev"}
+    if held_out and "train" in words:
+        raise InvalidInput(
+            f"data.source={source}: the folder has files named train and {min(held_out)}; give one "
+            "of them, and the other as data.validation_source"
+        )
+    return files
 
 
 def documents_of(path: Path, field: str) -> Iterator[str]:

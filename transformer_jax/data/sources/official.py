@@ -3,11 +3,46 @@
 import dataclasses
 import hashlib
 import json
+from typing import NamedTuple
 
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
-from transformer_jax.data.tokenizers import fingerprint
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
+
+
+class Splits(NamedTuple):
+    """A source's splits: a stream for each, the tokenizer, and a hash of all text."""
+
+    streams: dict[str, TokenStream]
+    tokenizer: Tokenizer
+    sha256: str
+
+
+def load_splits(
+    source: str,
+    tokenizer: str | Tokenizer,
+    vocab_size: int,
+    document_separator: str | None,
+    fractions: tuple[float, ...],
+    text_field: str = "text",
+    official: tuple[str | None, str | None, int | None] = (None, None, None),
+    by_bytes: bool = True,
+) -> Splits:
+    """Reads a source and splits it, or reads its validation and test splits from other files.
+
+    The other arguments are as in load_text. `fractions` are of the bytes if these are known and
+    `by_bytes` is true, else of the tokens. `official` has the validation source, the test source,
+    and the number of tokens of the former; see official_splits.
+    """
+    share = 1.0 if official[0] else fractions[0]
+    text = load_text(source, tokenizer, vocab_size, document_separator, share, text_field)
+    stream, tokenizer, sha256 = text
+    if any(official):
+        streams, sha256 = official_splits(text, *official, document_separator, text_field)
+    else:
+        streams = stream.split(fractions, tokenizer.token_bytes if by_bytes else None)
+    return Splits(streams, tokenizer, sha256)
 
 
 def official_splits(

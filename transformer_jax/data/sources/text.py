@@ -5,10 +5,8 @@ Files are read line by line, and tokenized in the same pieces in memory and for 
 
 import functools
 import hashlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -75,42 +73,6 @@ def load_text(
     return LoadedText(stream, tokenizer, digest.hexdigest())
 
 
-class Splits(NamedTuple):
-    """A source's splits: a stream for each, the tokenizer, and a hash of all text."""
-
-    streams: dict[str, TokenStream]
-    tokenizer: Tokenizer
-    sha256: str
-
-
-def load_splits(
-    source: str,
-    tokenizer: str | Tokenizer,
-    vocab_size: int,
-    document_separator: str | None,
-    fractions: tuple[float, ...],
-    text_field: str = "text",
-    official: tuple[str | None, str | None, int | None] = (None, None, None),
-    by_bytes: bool = True,
-) -> Splits:
-    """Reads a source and splits it, or reads its validation and test splits from other files.
-
-    The other arguments are as in load_text. `fractions` are of the bytes if these are known and
-    `by_bytes` is true, else of the tokens. `official` has the validation source, the test source,
-    and the number of tokens of the former; see official_splits.
-    """
-    share = 1.0 if official[0] else fractions[0]
-    text = load_text(source, tokenizer, vocab_size, document_separator, share, text_field)
-    stream, tokenizer, sha256 = text
-    if any(official):
-        from transformer_jax.data.sources.official import official_splits
-
-        streams, sha256 = official_splits(text, *official, document_separator, text_field)
-    else:
-        streams = stream.split(fractions, tokenizer.token_bytes if by_bytes else None)
-    return Splits(streams, tokenizer, sha256)
-
-
 def first_texts(source: str, share: float = 1.0, text_field: str = "text") -> Iterator[str]:
     """Yields the text of a source from its beginning, up to a share of its bytes."""
     read = functools.partial(read_pieces, source, text_field=text_field)
@@ -163,24 +125,13 @@ def read_pieces(
 
 
 def _files(source: str) -> list[Path]:
-    """Returns the files of a source, which are of one kind and not of several splits."""
     if isinstance(source, OwnSource):
         return []
-    kinds = (".txt", *DOCUMENTS, *TOKENS)
-    files = find_files(source, "text", *kinds)
-    words = {word for path in files for word in re.split("[^a-z]+", path.name.lower())}
-    if len(files) > 1 and len(kinds := {path.name.partition(".")[2] for path in files}) > 1:
-        listed = " and ".join(sorted(kinds))
-        raise InvalidInput(
-            f"data.source={source}: the folder has {listed} files; expected one kind"
-        )
-    held_out = words & {"val", "valid", "validation", "test", "dev"}
-    if held_out and "train" in words:
-        raise InvalidInput(
-            f"data.source={source}: the folder has files named train and {min(held_out)}; give one "
-            "of them, and the other as data.validation_source"
-        )
-    return files
+    if not Path(source).is_dir():
+        return find_files(source, "text")
+    from transformer_jax.data.sources.corpora import files_of_folder
+
+    return files_of_folder(source, (".txt", *DOCUMENTS, *TOKENS))
 
 
 def _lines_of_text(path: Path) -> Iterator[str]:

@@ -9,7 +9,7 @@ from annotated_types import Predicate
 
 from transformer_jax.data.order import Part, numbers_of_step, window_starts
 from transformer_jax.data.sources.stream import TokenStream
-from transformer_jax.data.sources.text import load_splits, load_text
+from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch, data_facts
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
@@ -105,19 +105,21 @@ class LanguageModelling:
             from data.source, whose tokenizer is used. Each source is split separately, and
             evaluation uses the validation or test parts of all sources.
         """
+        about = (source, tokenizer, vocab_size, document_separator)
         parts: tuple[Part, ...] = ()
+        if validation_source is not None:
+            from transformer_jax.data.sources.official import load_splits
+
+            official = (validation_source, test_source, validation_tokens)
+            streams, tokenizer, sha256 = load_splits(*about, splits, text_field, official)
+        else:
+            text = load_text(*about, splits[0], text_field)
+            stream, tokenizer, sha256 = text
+            streams = stream.split(splits, tokenizer.token_bytes) if not mixture else {}
         if mixture:
             from transformer_jax.data.sources.mixture import mix
 
-            text = load_text(
-                source, tokenizer, vocab_size, document_separator, splits[0], text_field
-            )
-            tokenizer = text.tokenizer
             streams, parts, sha256 = mix(text, mixture, splits, document_separator, text_field)
-        else:
-            about = (source, tokenizer, vocab_size, document_separator, splits, text_field)
-            official = (validation_source, test_source, validation_tokens)
-            streams, tokenizer, sha256 = load_splits(*about, official)
         facts = data_facts(source, sha256, streams, tokenizer)
         shape = (length, batch_size, separate_documents, stride, unscored)
         return cls(tokenizer, streams, *shape, facts, parts)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.order import numbers_of_step, step_generator, window_starts
-from transformer_jax.data.sources.text import load_splits
+from transformer_jax.data.sources.official import load_splits
 from transformer_jax.data.tasks.batch import Batch, data_facts
 from transformer_jax.data.tasks.masked_language_modelling import (
     EVALUATION_SEED,

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from transformer_jax.data.order import numbers_of_step, step_generator, window_starts
+from transformer_jax.data.sources.official import load_splits
 from transformer_jax.data.sources.stream import TokenStream
-from transformer_jax.data.sources.text import load_splits
 from transformer_jax.data.special_tokens import Specials, special_tokens
 from transformer_jax.data.tasks.batch import Batch, data_facts
 from transformer_jax.data.tasks.language_modelling import refuse_short_splits

@@ -1,0 +1,211 @@
+"""Runs of other code, read from their logs, and judged."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.conftest import attempt, refused
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.other_runs import read_curves, read_scores, rows_of_curves
+
+POINTS = [(0, 4.2187), (250, 2.5), (500, 1.75)]
+LOGS = {
+    "nanogpt": "iter {0}: loss 1.9, time 20.1ms, mfu 3.2%\n"
+    "step {0}: train loss 2.0017, val loss {1}\nsaving checkpoint to out\n",
+    "modded": "step:{0}/1750 val_loss:{1} train_time:1023ms step_avg:93.21ms\n"
+    "step:{0}/1750 train_time:1034ms step_avg:93.4ms\n",
+    "nanochat": "Step {0:05d} | Validation bpb: {1}\nstep {0:05d}/21400 (0.01%) | loss: 9.2\n",
+}
+
+
+def write_log(path, kind, points=POINTS):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("Overriding config\n" + "".join(LOGS[kind].format(*point) for point in points))
+    return path
+
+
+def write_rows(path, points=POINTS, step="step", name="val/loss", more=()):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{step: at, name: value} for at, value in points] + [*more, {step: 7, "train/loss": 3.0}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def points_of(curve):
+    return list(zip(curve.steps, curve.values, strict=True))
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_logs_of_three_projects_are_read(tmp_path, kind):
+    path = write_log(tmp_path / "a-seed1.log", kind)
+    (name, curve), = read_curves([path]).items()  # fmt: skip
+    assert (name, points_of(curve)) == ("a-seed1", POINTS)
+
+
+def test_json_lines_are_named_by_their_folder_and_may_be_unfinished(tmp_path):
+    for seed in (0, 1):
+        path = write_rows(tmp_path / f"wide-{seed}" / "metrics.jsonl")
+        path.write_text(path.read_text() + '{"step": 750, "val/l')
+    curves = read_curves([tmp_path])
+    assert list(curves) == ["wide-0", "wide-1"]
+    assert points_of(curves["wide-1"]) == POINTS
+    other = write_rows(
+        tmp_path / "b.jsonl", step="_step", name="loss", more=[{"_step": 1, "acc": 0.5}]
+    )
+    assert points_of(read_curves([other], "acc")["b"]) == [(1, 0.5)]
+    with pytest.raises(InvalidInput, match=r"--metric: expected one of acc, loss, train/loss"):
+        read_curves([other])
+
+
+def test_a_chart_and_a_table_of_runs_are_read_from_csv(tmp_path):
+    chart = tmp_path / "chart.csv"
+    chart.write_text(
+        '﻿"Step","a-0 - val/loss","a-0 - val/loss__MIN","a-0 - val/loss__MAX","b-0 - val/loss"\n'
+        '"0","4.2187","4.2187","4.2187","4.5"\n"250","2.5","2.5","2.5",""\n"500","1.75","1","2","NaN"\n'
+    )
+    curves = read_curves([chart])
+    assert points_of(curves["a-0"]) == POINTS
+    np.testing.assert_equal(points_of(curves["b-0"]), [(0, 4.5), (500, np.nan)])
+    table = tmp_path / "table.csv"
+    table.write_text("run,step,val_loss\na-1,0,3.5\nb-1,0,3.25\na-1,9,3.0\n")
+    assert {name: points_of(c) for name, c in read_curves([table]).items()} == {
+        "a-1": [(0, 3.5), (9, 3.0)], "b-1": [(0, 3.25)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.log", "step 5 done\n", ["a.log", "nanoGPT, modded-nanogpt, nanochat"]),
+        (
+            "a.log",
+            LOGS["nanogpt"].format(5, "2,31"),
+            ["line 2", "val_loss=2,31", "a decimal point"],
+        ),
+        (
+            "a.log",
+            2 * LOGS["modded"].format(5, 1) + LOGS["modded"].format(5, 2),
+            ["step 5", "1 and 2"],
+        ),
+        ("a.jsonl", '{"step": 1, "val_loss": 1}\n{"step"\n{}\n', ["line 2", "not JSON"]),
+        ("a.jsonl", '{"step": 1.5, "val_loss": 1}\n', ["row 1", "step=1.5"]),
+        ("a.jsonl", '{"step": 1, "val_loss": "1,5"}\n', ["val_loss='1,5'", "expected numbers"]),
+        ("a.jsonl", '{"val_loss": 1}\n', ["no row has a step"]),
+        ("a.csv", "step;val_loss\n1;2,5\n", ["expected commas", "semicolons"]),
+        ("a.csv", 'step,val_loss\n1,"2,5"\n', ["line 2", "val_loss=2,5", "a decimal point"]),
+        ("a.csv", "step,val_loss\n1,2,5\n", ["line 2", "3 cells", "header has 2"]),
+        ("a.csv", "step,val_loss\n1,1_000\n", ["val_loss=1_000", "expected a number"]),
+        ("a.csv", "step,val_loss,val_loss\n1,2,3\n", ["two columns are named 'val_loss'"]),
+        ("a.csv", "time,val_loss\n1,2\n", ["expected a column step"]),
+    ],
+)
+def test_files_that_cannot_be_read_rightly_are_refused(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_curves([tmp_path / name])
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_names_give_arms_and_seeds_by_the_rule(tmp_path):
+    names = ["wide-seed3", "wide_s4", "lr=0.01,seed=5", "plain/6", "run 7"]
+    for number, name in enumerate(names):
+        write_rows(tmp_path / str(number) / name / "metrics.jsonl" if "/" in name else
+                   tmp_path / str(number) / f"{name}.jsonl")  # fmt: skip
+    rows = rows_of_curves(read_curves([tmp_path])).rows
+    assert [(row["arm"], row["seed"]) for row in rows] == [
+        ("wide", 3), ("wide", 4), ("lr=0.01", 5), ("runs", 6), ("run", 7),
+    ]  # fmt: skip
+    curves = read_curves([write_rows(tmp_path / "x" / "s3-deep.jsonl")])
+    (row,) = rows_of_curves(curves, r"s(?P<seed>\d+)-(?P<arm>\w+)").rows
+    assert row == {"arm": "deep", "seed": 3, "value": 1.75, "step": 500}
+    for rule, words in (
+        ("(", "unterminated"),
+        ("(?P<arm>.*)", "the groups"),
+        ("(?P<arm>x)(?P<seed>1)", "finds no arm"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            rows_of_curves(curves, rule)
+
+
+def test_values_are_the_last_or_those_at_an_update_or_the_first_at_a_target(tmp_path):
+    curves = read_curves([write_rows(tmp_path / "a-0.jsonl", [*POINTS, (750, 2.0)])])
+    value = lambda **options: [
+        rows_of_curves(curves, **options).rows[0][k] for k in ("value", "step")
+    ]
+    assert value() == [2.0, 750]
+    assert value(at=250) == [2.5, 250]
+    assert value(target=2.5) == [1.75, 250]
+    assert value(target=1.0) == [1.75, 750]
+    assert value(target=4.0, larger_is_better=True) == [4.2187, 0]
+    with pytest.raises(InvalidInput, match="no value at 300, nearest 250"):
+        value(at=300)
+
+
+def test_missing_seeds_and_unequal_budgets_are_named(tmp_path):
+    for name, points in (("a-0", POINTS), ("a-1", POINTS), ("b-0", POINTS[:2])):
+        write_rows(tmp_path / f"{name}.jsonl", points)
+    told = rows_of_curves(read_curves([tmp_path])).warnings
+    assert told == ["b has no seed 1", "unequal budgets: runs end at 500 updates, but b-0 at 250"]
+
+
+def test_a_table_of_scores_is_read_cell_by_cell(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("arm,seed,value,diverged\na,0,1.5,\nb,0,13,02,\n")
+    with pytest.raises(InvalidInput, match=r"line 3: 5 cells, and the header has 4"):
+        read_scores(path)
+    for row, words in (("a,1_9,1", "seed=1_9"), ("a,0,1\na ,0,2", "differ only in spaces")):
+        path.write_text(f"arm,seed,value\n{row}\n")
+        with pytest.raises(InvalidInput, match=words):
+            read_scores(path)
+
+
+def test_the_command_judges_logs(tmp_path):
+    rng = np.random.default_rng(0)
+    for arm, shift in (("plain", 0.0), ("wide", -0.2)):
+        for seed in range(5):
+            noise = rng.normal(0, 0.01)
+            points = [(at, round(value + shift + noise, 4)) for at, value in POINTS]
+            write_log(tmp_path / "logs" / f"{arm}-{seed}.log", "modded", points)
+    flags = [f"--from={tmp_path / 'logs'}", "--base=plain", "--margin=0.05"]
+    said = attempt("judge", *flags, f"--workdir={tmp_path / 'judged'}")
+    assert said.returncode == 0, said.stderr
+    assert "better by more" in said.stdout
+    assert "wide-4" in said.stdout
+    assert (tmp_path / "judged" / "report.html").exists()
+    (verdict,) = json.loads(attempt("judge", *flags, "--target=2.4", "--json").stdout)
+    assert verdict["solved"] == [[5, 5], [5, 5]]
+    assert verdict["updates"] == [250, 500]
+    refused(attempt("judge", *flags, "--scores=a.csv"), "either --scores=FILE or --from=PATH")
+    refused(attempt("judge", *flags[1:], "--from=nowhere"), "--from=nowhere", "no such file")
+
+
+@pytest.mark.oracle
+def test_event_files_and_runs_of_trackers_are_read(tmp_path, monkeypatch):
+    """Written by PyTorch, tensorboardX and W&B themselves; one is still being written."""
+    import tensorboardX
+    import wandb
+    from torch.utils.tensorboard import SummaryWriter
+
+    for number, make in enumerate((SummaryWriter, tensorboardX.SummaryWriter)):
+        with make(str(tmp_path / f"run-{number}")) as writer:
+            for at, value in POINTS:
+                writer.add_scalar("val/loss", value, at)
+                writer.add_scalar("lr", 0.1, at)
+    (events,) = (tmp_path / "run-1").iterdir()
+    events.write_bytes(events.read_bytes() + events.read_bytes()[-40:-3])
+    curves = read_curves([tmp_path])
+    assert list(curves) == ["run-0", "run-1"]
+    for curve in curves.values():
+        assert curve.steps == [0, 250, 500]
+        np.testing.assert_allclose(curve.values, [value for _, value in POINTS], rtol=1e-6)
+    with pytest.raises(InvalidInput, match=r"no metric 'val_loss'.*val/loss"):
+        read_curves([tmp_path], "val_loss")
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with wandb.init(dir=str(tmp_path / "w"), name="tracked-3", project="p") as run:
+        for at, value in POINTS:
+            run.log({"val": {"loss": value}, "other": 1.0}, step=at)
+    (name, curve), = read_curves([tmp_path / "w"], "val.loss").items()  # fmt: skip
+    assert (name, points_of(curve)) == ("tracked-3", POINTS)

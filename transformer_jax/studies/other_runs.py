@@ -1,0 +1,428 @@
+"""Runs that other code trained, read from the files that it left, as rows for the judge.
+
+A run's curve is found in a log of nanoGPT, modded-nanogpt or nanochat, in JSON lines, in
+TensorBoard's event files, in a W&B run folder, or in a CSV file that W&B's page exports.
+"""
+
+import csv
+import json
+import math
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import InvalidInput, require, suggest
+
+RULE = r"(?P<arm>.*?)[-_., /=]*(seed|s)?[-_=]?(?P<seed>\d+)"
+"""Pattern of the names of runs, by default: an arm, then a seed, as in `wide-seed3`."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)|nan", re.I)
+# Lines of logs -> the name of what they state
+_LOGS = {
+    "nanoGPT": (r"step (?P<step>\d+): train loss \S+, val loss (?P<value>\S+)", "val_loss"),
+    "modded-nanogpt": (r"step:(?P<step>\d+)/\d+ val_loss:(?P<value>\S+)", "val_loss"),
+    "nanochat": (r"Step (?P<step>\d+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
+}
+_BLOCK, _WHOLE, _FIRST, _LAST = 1 << 15, 1, 2, 4  # of W&B's files
+_STEPS = ("step", "_step", "iter", "Step", "global_step", "trainer/global_step")
+_USUAL = (
+    "eval/loss",
+    "val_loss",
+    "val/loss",
+    "eval_loss",
+    "val_bpb",
+    "validation_loss",
+    "loss/val",
+)
+
+
+class Curve(NamedTuple):
+    """Values of a metric at some updates of a run, and the file that they are from."""
+
+    steps: list[int]
+    values: list[float]
+    source: Path
+
+
+# ---------------------------------------------------------------- tables
+
+
+def number(text: str, where: str) -> float:
+    """Returns a cell as a number; decimal commas, units and 1_000 are refused."""
+    if not _NUMBER.fullmatch(text.strip()):
+        near = "; expected a decimal point" if re.fullmatch(r"[+-]?\d+,\d+", text.strip()) else ""
+        raise InvalidInput(f"{where}={text[:40]}: expected a number{near}")
+    return float(text)
+
+
+def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields line number and cells, by column, of each row of a CSV file with a header.
+
+    Raises:
+      InvalidInput: The file is no CSV in UTF-8, a row has more or fewer cells than the header, or
+        two columns have one name.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:  # Excel adds a BOM
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            if len(header) == 1 and ";" in header[0]:
+                raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
+            if twice := {name for name in header if header.count(name) > 1}:
+                raise InvalidInput(f"{path}: line 1: two columns are named {min(twice)!r}")
+            for cells in reader:
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    raise InvalidInput(
+                        f"{path}, line {reader.line_num}: {len(cells)} cells, and the header has "
+                        f"{len(header)}: {','.join(cells)[:60]}"
+                    )
+                yield reader.line_num, dict(zip(header, cells, strict=True))
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{path}: no such file") from error
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path}: expected a CSV file in UTF-8: {error}") from error
+
+
+def read_scores(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a CSV file with arm, seed and value, and optionally more columns."""
+    rows: list[dict[str, Any]] = []
+    for line, cells in read_table(path):
+        row: dict[str, Any] = dict(cells)
+        for column in ("seed", "value", "step"):
+            text = row.pop(column, None)
+            if text is not None and (text or column != "step"):
+                row[column] = number(text or "nan", f"{path}, line {line}: {column}")
+        rows.append(row)
+    if not rows:
+        raise InvalidInput(f"{path}: expected a header and one line per run, found no runs")
+    arms = {str(row["arm"]) for row in rows if "arm" in row}
+    if apart := [arm for arm in arms if arm != " ".join(arm.split())]:
+        near = [other for other in arms if other != apart[0] and other.split() == apart[0].split()]
+        if near:
+            raise InvalidInput(f"{path}: arms {apart[0]!r} and {near[0]!r} differ only in spaces")
+    return rows
+
+
+# ---------------------------------------------------------------- curves
+
+
+def read_curves(paths: Iterable[Path], metric: str | None = None) -> dict[str, Curve]:
+    """Returns the curves of runs by name, from files, folders of files, or folders of runs.
+
+    A run is named as the file, or as its folder if the file's name says nothing (metrics.jsonl,
+    events.out...), or as in the file itself. `metric` may be None if a file has only one metric
+    that is commonly evaluated, e.g. val_loss.
+
+    Raises:
+      InvalidInput: A file cannot be read, has no such metric, or has two values for one update.
+    """
+    curves: dict[str, Curve] = {}
+    for path in paths:
+        if not path.exists():
+            raise InvalidInput(f"--from={path}: no such file or folder")
+        files = [path] if path.is_file() else sorted(filter(_is_readable, path.rglob("*")))
+        # W&B's folders also have logs of W&B itself.
+        of_wandb = sorted({file.resolve() for file in files if file.suffix == ".wandb"})
+        files = of_wandb or files
+        if not files:
+            raise InvalidInput(f"--from={path}: no log, .jsonl, .csv, .wandb or event file in it")
+        for file in files:
+            for name, points in _points_of(file, metric):
+                steps, values = _in_order(points, f"{file}: {name}")
+                if name in curves:
+                    raise InvalidInput(
+                        f"two runs are named {name}: {curves[name].source} and {file}; put them "
+                        "into folders with names of their own"
+                    )
+                curves[name] = Curve(steps, values, file)
+    return curves
+
+
+def _is_readable(path: Path) -> bool:
+    endings = (".log", ".jsonl", ".csv", ".wandb", ".txt", ".out")
+    hidden = any(part.startswith(".") for part in path.parts)
+    return path.is_file() and not hidden and (path.suffix in endings or _is_events(path))
+
+
+def _is_events(path: Path) -> bool:
+    return ".tfevents." in path.name
+
+
+def _name_of(path: Path) -> str:
+    says_nothing = path.stem in ("metrics", "log", "train", "output", "history", "scalars")
+    return path.parent.name if says_nothing or _is_events(path) else path.stem
+
+
+def _points_of(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    """Yields the name and the points (step, value) of each run in a file."""
+    if _is_events(path):
+        yield _name_of(path), _of_events(path, metric)
+    elif path.suffix == ".wandb":
+        yield _of_wandb(path, metric)
+    elif path.suffix == ".csv":
+        yield from _of_export(path, metric)
+    elif path.suffix == ".jsonl":
+        yield _name_of(path), _of_rows(path, _json_rows(path), metric)
+    else:
+        yield _name_of(path), _of_log(path, metric)
+
+
+def _in_order(points: list[tuple[int, float]], where: str) -> tuple[list[int], list[float]]:
+    by_step: dict[int, float] = {}
+    for step, value in points:
+        same = step in by_step and (by_step[step] == value or by_step[step] != by_step[step])
+        if step in by_step and not same:
+            raise InvalidInput(
+                f"{where}: step {step} has two values, {by_step[step]:g} and {value:g}; one file "
+                "may hold one run"
+            )
+        by_step[step] = value
+    steps = sorted(by_step)
+    return steps, [by_step[step] for step in steps]
+
+
+def _of_log(path: Path, metric: str | None) -> list[tuple[int, float]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    with path.open(encoding="utf-8", errors="replace", newline=None) as file:
+        for line_number, line in enumerate(file, start=1):
+            for pattern, name in _LOGS.values():
+                if (match := re.search(pattern, line)) and metric in (None, name):
+                    where = f"{path}, line {line_number}: {name}"
+                    value = number(match["value"], where)
+                    found.setdefault(name, []).append((int(match["step"]), value))
+    if not found:
+        raise InvalidInput(
+            f"{path}: no line of {', '.join(_LOGS)} with {metric or 'a validation loss'}; expected "
+            "e.g. 'step 250: train loss 2.1, val loss 2.2'"
+        )
+    return found[_chosen(path, found, metric)]
+
+
+def _chosen(path: Path, names: Iterable[str], metric: str | None) -> str:
+    """Returns the metric to read, which must be among those of a file."""
+    has = sorted(map(str, names))
+    if metric is None:
+        usual = [name for name in has if name in _USUAL]
+        if len(usual) != 1:
+            raise InvalidInput(f"{path}: --metric: expected one of {', '.join(has[:12])}")
+        return usual[0]
+    if metric not in has:
+        raise InvalidInput(
+            f"{path}: no metric {metric!r}{suggest(metric, has)}; it has {', '.join(has[:12])}"
+        )
+    return metric
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines(keepends=True)
+    for line_number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if line_number == len(lines) and not line.endswith("\n"):
+                return  # still being written
+            raise InvalidInput(f"{path}, line {line_number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise InvalidInput(f"{path}, line {line_number}: expected an object, got {line[:40]!r}")
+        yield line_number, row
+
+
+def _of_rows(
+    path: Path, rows: Iterable[tuple[int, Mapping[str, Any]]], metric: str | None
+) -> list[tuple[int, float]]:
+    """Returns the points in rows that have a step; rows without the metric are of other metrics."""
+    listed = list(rows)
+    fields = {name: None for _, row in listed for name in row}
+    step = next((name for name in _STEPS if name in fields), None)
+    if step is None:
+        raise InvalidInput(f"{path}: no row has a step; expected one of {', '.join(_STEPS)}")
+    name = _chosen(path, [field for field in fields if field != step], metric)
+    points = []
+    for line, row in listed:
+        if row.get(name) is None:
+            continue
+        at, value = row.get(step), row[name]
+        value = math.nan if value in ("NaN", "nan") else value
+        is_whole = isinstance(at, int | float) and not isinstance(at, bool) and at == int(at)
+        if not is_whole or isinstance(value, bool) or not isinstance(value, int | float):
+            told = f"{step}={at!r}, {name}={value!r}"
+            raise InvalidInput(f"{path}, row {line}: {told[:80]}: expected numbers")
+        points.append((int(at), float(value)))
+    return points
+
+
+def _of_events(path: Path, metric: str | None) -> list[tuple[int, float]]:
+    require("tensorboard", str(path), "logs")
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    points: dict[str, list[tuple[int, float]]] = {}
+    for event in EventFileLoader(str(path)).Load():  # the whole records of a file being written
+        for value in event.summary.value:
+            array = make_ndarray(value.tensor) if value.HasField("tensor") else None
+            if array is not None and array.size == 1 and array.dtype.kind in "fiu":
+                points.setdefault(value.tag, []).append((event.step, float(array.reshape(()))))
+    if not points:
+        raise InvalidInput(f"{path}: no scalar in this event file")
+    return points[_chosen(path, points, metric)]
+
+
+def _of_wandb(path: Path, metric: str | None) -> tuple[str, list[tuple[int, float]]]:
+    require("wandb", str(path), "logs")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    rows, name = [], path.stem
+    for data in _records(path):
+        record = Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "run":
+            name = record.run.display_name or record.run.run_id or name
+        elif record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            keys = [item.key or ".".join(item.nested_key) for item in items]
+            values = [json.loads(item.value_json) for item in items]
+            rows.append((len(rows) + 1, dict(zip(keys, values, strict=True))))
+    return name, _of_rows(path, rows, metric)
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    """Yields the whole records of a .wandb file, which has the format of LevelDB's logs.
+
+    Blocks of 32 KiB hold pieces, each after its checksum, length and kind: a whole record, or the
+    first, a middle or the last piece of one. The file begins with a header of 7 bytes.
+    """
+    content, at, record = path.read_bytes(), 7, b""
+    if not content.startswith(b":W&B"):
+        raise InvalidInput(f"{path}: not a file of W&B: it begins with {content[:4]!r}")
+    while at + 7 <= len(content):
+        left = _BLOCK - at % _BLOCK
+        if left < 7:  # padding
+            at += left
+            continue
+        checksum, length, kind = struct.unpack_from("<IHB", content, at)
+        piece = content[at + 7 : at + 7 + length]
+        if len(piece) < length:
+            return  # still being written
+        if zlib.crc32(bytes([kind]) + piece) != checksum:
+            raise InvalidInput(f"{path}: damaged at byte {at}")
+        at, record = at + 7 + length, (b"" if kind in (_WHOLE, _FIRST) else record) + piece
+        if kind in (_WHOLE, _LAST):
+            yield record
+
+
+def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    """Yields the runs of a CSV file: W&B's chart, or a table with run, step and the metric."""
+    table = list(read_table(path))
+    header = list(table[0][1]) if table else []
+    step = next((name for name in _STEPS if name in header), None)
+    if step is None:
+        expected = ", ".join(_STEPS)
+        raise InvalidInput(f"{path}: expected a column {expected}, got {', '.join(header)[:80]}")
+    charted = [name for name in header if " - " in name and not name.endswith(("__MIN", "__MAX"))]
+    runs = next((name for name in ("run", "name", "Name", "Run") if name in header), None)
+    if not charted and runs is None:
+        pairs = [(line, _numbers(path, line, row)) for line, row in table]
+        yield _name_of(path), _of_rows(path, pairs, metric)
+        return
+    kinds = {name.rpartition(" - ")[2] for name in charted}
+    if charted and (metric or len(kinds) > 1):
+        kind = _chosen(path, kinds, metric)
+        charted = [name for name in charted if name.rpartition(" - ")[2] == kind]
+    points: dict[str, list[tuple[int, float]]] = {name.rpartition(" - ")[0]: [] for name in charted}
+    columns = charted or [_chosen(path, set(header) - {step, runs or ""}, metric)]
+    for line, row in table:
+        at = int(number(row[step], f"{path}, line {line}: {step}"))
+        for column in columns:
+            if row[column].strip():
+                name = column.rpartition(" - ")[0] if charted else row[runs or ""].strip()
+                value = number(row[column], f"{path}, line {line}: {column}")
+                points.setdefault(name, []).append((at, value))
+    yield from points.items()
+
+
+def _numbers(path: Path, line: int, row: Mapping[str, str]) -> dict[str, float]:
+    filled = {name: text for name, text in row.items() if text.strip()}
+    return {name: number(text, f"{path}, line {line}: {name}") for name, text in filled.items()}
+
+
+# ---------------------------------------------------------------- rows of the judge
+
+
+class Imported(NamedTuple):
+    """Rows for the judge, lines that say how each run was read, and warnings."""
+
+    rows: list[dict[str, Any]]
+    lines: list[list[str]]
+    warnings: list[str]
+
+
+def rows_of_curves(
+    curves: Mapping[str, Curve],
+    rule: str = RULE,
+    at: int | None = None,
+    target: float | None = None,
+    larger_is_better: bool = False,
+) -> Imported:
+    """Returns a row for each run, with its arm and seed by the rule.
+
+    The value is that at update `at`, or the last one. With a `target`, it is the best one, and
+    `step` is the first update at which the run reaches the target, or its last one.
+
+    Raises:
+      InvalidInput: The rule does not match a name, or a run has no value at the update.
+    """
+    try:
+        pattern = re.compile(rule)
+    except re.error as error:
+        raise InvalidInput(f"--rule={rule}: {error}") from error
+    if {"arm", "seed"} - pattern.groupindex.keys():
+        raise InvalidInput(f"--rule={rule}: expected the groups (?P<arm>...) and (?P<seed>...)")
+    rows, lines, ends = [], [], {}
+    for name, curve in curves.items():
+        match = pattern.fullmatch(name)
+        if match is None or not (match["seed"] or "").isdecimal():
+            raise InvalidInput(
+                f"{curve.source}: run {name!r}: --rule={rule} finds no arm and seed in this name"
+            )
+        arm, seed = match["arm"] or "runs", int(match["seed"])
+        if not curve.steps:
+            raise InvalidInput(f"{curve.source}: run {name!r} has no value of this metric")
+        if at is not None and at not in curve.steps:
+            near = min(curve.steps, key=lambda step: abs(step - at))
+            raise InvalidInput(f"{curve.source}: run {name!r} has no value at {at}, nearest {near}")
+        step = curve.steps[-1] if at is None else at
+        value = curve.values[curve.steps.index(step)]
+        if target is not None:
+            sign = -1 if larger_is_better else 1
+            points = list(zip(curve.steps, curve.values, strict=True))
+            value = sign * min((sign * v for _, v in points if v == v), default=math.nan)
+            step = next((s for s, v in points if sign * v <= sign * target), curve.steps[-1])
+        rows.append({"arm": arm, "seed": seed, "value": value, "step": step})
+        lines.append([name, arm, str(seed), f"{step:,}", f"{value:.6g}", str(len(curve.steps))])
+        ends.setdefault(curve.steps[-1] if at is None else at, []).append(name)
+    return Imported(rows, lines, list(_warnings(rows, ends)))
+
+
+def _warnings(rows: list[dict[str, Any]], ends: Mapping[int, list[str]]) -> Iterator[str]:
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        seeds.setdefault(row["arm"], set()).add(row["seed"])
+    everywhere = set().union(*seeds.values())
+    for arm, own in seeds.items():
+        if missing := sorted(everywhere - own):
+            yield f"{arm} has no seed {', '.join(map(str, missing))}"
+    if len(ends) > 1:
+        usual = max(ends, key=lambda step: len(ends[step]))
+        others = [
+            f"{name} at {step:,}" for step, names in ends.items() if step != usual for name in names
+        ]
+        yield f"unequal budgets: runs end at {usual:,} updates, but {', '.join(others[:6])}"
