@@ -43,7 +43,7 @@ ALLOWED = {
     "sharding": ("errors", "paths"),
     "placement": ("paths", "sharding"),
     "sites": ("errors", "placement"),
-    "metrics": ("data", "options", "own"),
+    "metrics": ("data", "options", "own", "paths"),
     "jaxprs": (),
     "linear": ("placement",),
     "cache": (),
@@ -91,7 +91,8 @@ LIBRARIES = {
     "declarations": {"annotated_types", "pydantic", "typing_extensions"},
     **{key: {"annotated_types"} for key in ("model_options", "config")},
     **{key: {"jax"} for key in ("shapes", "paths", "masks", "jaxprs", "generation")},
-    **{key: {"jax", "numpy"} for key in ("sharding", "placement", "metrics", "laws")},
+    **{key: {"jax", "numpy"} for key in ("sharding", "placement", "laws")},
+    "metrics": {"jax", "numpy", "scipy"},
     **{key: {"jax", "flax"} for key in ("sites", "inspection")},
     **{key: {"annotated_types", "jax", "flax"} for key in (*CORE, "variants", "models")},
 }

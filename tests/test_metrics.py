@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
-from tests.conftest import ROOT, TINY, random_params, tree_hash
+from tests.conftest import ROOT, TINY, random_params, tiny_config, tree_hash
 from tests.test_cells import hashed
 from tests.test_tasks import EndAt
 from transformer_jax.config_files import flatten, load_config
@@ -152,6 +153,48 @@ def own(*names):
 
 
 # ---------------------------------------------------------------- the rows
+
+
+class Labelled:
+    """A task with classes, and a run whose logits are given."""
+
+    def __init__(self, logits, classes, names):
+        self.logits, self.targets, self.classes = logits, classes, names
+        self.params, self.model = {}, self
+        self.config = tiny_config(evaluation__batch_size=4)
+
+    def apply(self, variables, rows):
+        return jnp.asarray(self.logits)[rows]
+
+    def evaluation_batches(self, split, size):
+        for first in range(0, len(self.targets), size):
+            rows = np.minimum(np.arange(first, first + size), len(self.targets) - 1)
+            weights = np.float32(np.arange(first, first + size) < len(self.targets))
+            yield {"inputs": {"rows": rows}, "targets": self.targets[rows], "weights": weights}
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_metrics_of_classes_by_counting(rng, classes):
+    logits, targets = rng.normal(size=(41, classes)), rng.integers(0, classes, 41)
+    logits[np.arange(41), targets] += 1
+    run = Labelled(logits, targets, [str(2.5 * n) for n in range(classes)])
+    found = {
+        name: METRICS[name](run, run, "test") for name in ("matthews_correlation", "f1", "spearman")
+    }
+    said, each = logits.argmax(-1), []
+    for number in range(classes):
+        right = ((said == number) & (targets == number)).sum()
+        each.append(2 * right / ((said == number).sum() + (targets == number).sum()))
+    assert found["f1"] == pytest.approx(each[1] if classes == 2 else np.mean(each))
+    one_hot = lambda numbers: np.eye(classes)[numbers]
+    x, y = one_hot(said) - one_hot(said).mean(0), one_hot(targets) - one_hot(targets).mean(0)
+    expected = (x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum())
+    assert found["matthews_correlation"] == pytest.approx(expected)
+    chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    ranks = [stats.rankdata(v) for v in (2.5 * targets, chances @ (2.5 * np.arange(classes)))]
+    assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=1e-6)
+    run.classes = ["bad", "good", "fine"][:classes]
+    assert METRICS["spearman"](run, run, "test") is None
 
 
 def test_brier_and_calibration_are_those_of_the_definitions(rng):

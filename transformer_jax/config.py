@@ -42,7 +42,7 @@ def _are_multipliers(value: tuple) -> bool:
     return all(path and 0 <= float(factor) < math.inf for path, factor in pairs)
 
 
-_TOKENIZERS = ("byte", "char", "bpe", "word")
+_TOKENIZERS = ("byte", "char", "bpe", "word", "numbers")
 Seed = Annotated[int, Ge(0), Lt(2**32), Form("an integer in [0, 2^32)", "0")]
 MeshSize = Annotated[
     int, Predicate(lambda size: size == -1 or size >= 1), Form("an integer >= 1, or -1", "1")

@@ -213,6 +213,85 @@ def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
     )
 
 
+def _labelled(run: Any, task: Any, split: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns probabilities [N, C] and classes [N] of a split's examples; None if it has none."""
+    import jax
+
+    from transformer_jax.paths import variables_of
+
+    size, found = run.config.evaluation.batch_size, []
+    chances = jax.jit(
+        lambda params, inputs: jax.nn.softmax(run.model.apply(variables_of(params), **inputs), -1)
+    )
+    for batch in task.evaluation_batches(split, size):
+        if np.ndim(batch["targets"]) != 1:
+            return None
+        real = np.asarray(batch["weights"]) > 0
+        found.append(
+            (np.asarray(chances(run.params, batch["inputs"]))[real], batch["targets"][real])
+        )
+    probabilities, classes = zip(*found, strict=True)
+    return np.concatenate(probabilities), np.concatenate(classes)
+
+
+def _confusions(run: Any, task: Any, split: str) -> np.ndarray | None:
+    """Returns the numbers of examples by class and predicted class, [C, C]."""
+    if (labelled := _labelled(run, task, split)) is None:
+        return None
+    probabilities, classes = labelled
+    counts = np.zeros(2 * probabilities.shape[1:])
+    np.add.at(counts, (classes, probabilities.argmax(-1)), 1)
+    return counts
+
+
+@metric("correlation", larger_is_better=True)
+def matthews_correlation(run: Any, task: Any, split: str) -> float | None:
+    """Correlation of classes with predictions (Gorodkin 2004, equation 8); 0 if either is constant.
+
+    For two classes, it is that of Matthews 1975. None unless each example has one class.
+    """
+    if (counts := _confusions(run, task, split)) is None:
+        return None
+    real, said, total = counts.sum(1), counts.sum(0), counts.sum()
+    above = counts.trace() * total - real @ said
+    below = np.sqrt(total**2 - real @ real) * np.sqrt(total**2 - said @ said)
+    return float(above / below) if below else 0.0
+
+
+@metric("F1", larger_is_better=True)
+def f1(run: Any, task: Any, split: str) -> float | None:
+    """Harmonic mean of precision and recall (van Rijsbergen 1979).
+
+    With two classes, it is that of the second (in alphabetical order), else the mean over all
+    classes. None unless each example has one class.
+    """
+    if (counts := _confusions(run, task, split)) is None:
+        return None
+    both = counts.sum(0) + counts.sum(1)
+    of_each = 2 * counts.diagonal() / np.where(both == 0, 1, both)
+    return float(of_each[1] if len(of_each) == 2 else of_each.mean())
+
+
+@metric("correlation", larger_is_better=True)
+def spearman(run: Any, task: Any, split: str) -> float | None:
+    """Rank correlation of labels that are numbers with their expectations (Spearman 1904).
+
+    The expectation of an example is the sum of the labels, weighted by their probabilities. None
+    unless each example has one class, whose name is a number.
+    """
+    labelled = _labelled(run, task, split)
+    try:
+        values = np.array([float(name) for name in run.classes])
+    except ValueError:
+        return None
+    if labelled is None or not values.size:
+        return None
+    from scipy import stats
+
+    probabilities, classes = labelled
+    return float(stats.spearmanr(values[classes], probabilities @ values).statistic)
+
+
 @metric("nats per target")
 def area_under_curve(curve: Curve) -> float | None:
     """Mean validation loss over updates, first to last evaluation, by the trapezoidal rule.
@@ -260,6 +339,7 @@ METRICS: dict[str, Callable] = {
     for function in (
         *_SCORED,
         *(exact_match, worst_document, brier_score, calibration_error, area_under_curve),
+        *(matthews_correlation, f1, spearman),
         *(updates_to_target, tokens_to_target, seconds_to_target, operations_to_target),
     )
 }
