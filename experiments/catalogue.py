@@ -170,7 +170,7 @@ def metrics() -> str:
     for name, row in entries_of("evaluation.metrics").items():
         facts = metric_facts(name)
         better = "larger" if facts.larger_is_better else "smaller"
-        rows.append(f"| `{name}` | {facts.unit} | {better} | {row.says} |")
+        rows.append(f"| `{name}` | {facts.unit} | {better} | {' '.join(row.says.split())} |")
     return "\n".join([_METRICS, "| metric | unit | better | |", "|---|---|---|---|", *rows, ""])
 
 

@@ -1,5 +1,7 @@
 """The commands of README and docs, letter by letter, and the numbers that the README prints."""
 
+import itertools
+import json
 import re
 import resource
 import shlex
@@ -49,6 +51,17 @@ def place(tmp_path_factory):
     (folder / "my_pairs.tsv").write_text("".join(f"{n}.\t{n[::-1]}\n" for n in numbers))
     rows = [f'"{n}, it is said",{n[0]}\n' for n in numbers]
     (folder / "my_texts.csv").write_text("text,label\n" + "".join(rows))
+    for name, count in (("documents", 60), ("validation", 12)):
+        texts = (f"{name} {n}: it was the best of times" for n in range(count))
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (folder / f"my_{name}.jsonl").write_text(lines)
+    item = {"context": "it was the ", "choices": ["best", "stem"], "answer": 0}
+    (folder / "my_items.jsonl").write_text(3 * (json.dumps(item) + "\n"))
+    (folder / "my_logs").mkdir()
+    for arm, seed in itertools.product(("plain", "wide"), range(4)):
+        rows = ({"step": n, "val/loss": 3.5 - n / 1e3 - seed / 50} for n in range(0, 500, 50))
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "my_logs" / f"{arm}-seed{seed}.jsonl").write_text(text)
     draws, labels = np.random.default_rng(0), np.arange(120) % 3
     for number, label in enumerate(labels):
         pixels = draws.integers(0, 60, (8, 8)) + 60 * label
