@@ -52,7 +52,7 @@ def get_config():
     config.training.frozen = ("embedding_norm", "final_norm", *fixed)
     config.training.clip_norm = None
     optimizer.name = "normuon"
-    optimizer.learning_rate = 4e-3
+    optimizer.learning_rate = 2e-3
     optimizer.beta2, optimizer.b1, optimizer.b2 = 0.9, 0.8, 0.96
     optimizer.weight_decay = 0.64
     optimizer.cautious_decay = True

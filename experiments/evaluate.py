@@ -9,6 +9,7 @@ Example:
 """
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,16 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--average", type=int, default=1, help="newest checkpoints to average (1)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
     parser.add_argument("--choices", help="JSON lines with context, choices and answer, instead")
+    parser.add_argument("--tasks", help="names of lm-evaluation-harness, instead: NAME,NAME")
+    parser.add_argument("--tasks_folder", help="folder with further tasks of the harness")
     parser.add_argument("--begin", help="special token before an item without context (none)")
     parser.add_argument("--out", help="file for the scores of each item (in the run's folder)")
     parser.add_mesh()
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
-    if arguments.choices is not None:
-        return _choices(arguments)
+    if arguments.choices is not None or arguments.tasks is not None:
+        return _benchmarks(arguments)
     is_run = not is_of_huggingface(arguments.workdir)
     directory, config = RunDirectory(arguments.workdir), _config_to_score(arguments, is_run)
     length, default_size = config.data.length, config.evaluation.batch_size
@@ -112,26 +115,33 @@ def main(argv: list[str]) -> dict[str, Any]:
     }
 
 
-def _choices(arguments: Any) -> dict[str, Any]:
-    """Scores the choices of each item in a file; returns the accuracies."""
-    from transformer_jax.training.choices import lines_with, read_items, score_items, summary
+def _benchmarks(arguments: Any) -> dict[str, Any]:
+    """Scores the choices of each item in a file, or tasks of the harness; returns the results."""
+    from transformer_jax.training import choices
     from transformer_jax.training.loading import load_run
 
-    path, size = Path(arguments.choices), arguments.batch_size or 16
+    name, size = arguments.choices or arguments.tasks, arguments.batch_size or 16
     folder = arguments.workdir if not is_of_huggingface(arguments.workdir) else "."
-    out = file_to_write(arguments.out or f"{folder}/choices-{path.stem}.jsonl", "--out")
-    items = read_items(path)
+    stem = f"choices-{Path(name).stem}.jsonl" if arguments.choices else f"tasks-{name}.json"
+    out = file_to_write(arguments.out or f"{folder}/{stem}", "--out")
+    items = choices.read_items(Path(name)) if arguments.choices else []
     use_compilation_cache()
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
-    begin = getattr(run.tokenizer, "number_of", lambda _: None)(arguments.begin)
-    if arguments.begin is not None and begin is None:
-        raise InvalidInput(f"--begin={arguments.begin}: the tokenizer has no such special token")
-    scored = score_items(run, items, size, begin)
-    out.write_text("".join(f"{line}\n" for line in lines_with(items, scored)), encoding="utf-8")
-    means = summary(scored)
-    print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
-    print(f"{len(items)} items; scores of each in {out}")
-    return {"items": len(items), "means": means, "scores": str(out)}
+    begin = choices.special_token(run, arguments.begin)
+    if arguments.tasks:
+        from transformer_jax.training.harness import run_tasks
+
+        told = run_tasks(run, name.split(","), arguments.tasks_folder, size, begin)
+        results, text = told["results"], json.dumps(told, indent=1) + "\n"
+    else:
+        scored = choices.score_items(run, items, size, begin)
+        results = {name: choices.summary(scored)}
+        text = "".join(f"{line}\n" for line in choices.lines_with(items, scored))
+    out.write_text(text, encoding="utf-8")
+    for task, means in results.items():
+        print(f"{task}  {'  '.join(f'{key} {mean:.4f}' for key, mean in means.items())}")
+    print(f"scores of each item in {out}")
+    return {"results": results, "scores": str(out)}
 
 
 def _config_to_score(arguments: Any, is_run: bool) -> Any:

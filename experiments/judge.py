@@ -54,9 +54,8 @@ def main(argv: list[str]) -> list[Any]:
         curves = read_curves(map(Path, arguments.sources), arguments.metric)
         picked = arguments.at, arguments.target, arguments.larger_is_better
         rows, lines, warnings = rows_of_curves(curves, arguments.rule, *picked)
-        print(table_text(["run", "arm", "seed", "update", "value", "points"], lines))
-        for warning in warnings:
-            print(f"note   {warning}")
+        shown = table_text(["run", "arm", "seed", "update", "value", "points"], lines)
+        print(shown, *(f"note   {warning}" for warning in warnings), sep="\n")
     asked: dict[str, Any] = {
         "base": arguments.base,
         "margin": arguments.margin,
@@ -66,11 +65,8 @@ def main(argv: list[str]) -> list[Any]:
         "earlier_looks": _counts("earlier_looks", arguments.earlier_looks),
         "target": arguments.target,
     }
-    results = (
-        judge_in(Path(arguments.workdir), rows, **asked)
-        if arguments.workdir
-        else judge(rows, **asked)
-    )
+    folder = Path(arguments.workdir) if arguments.workdir else None
+    results = judge_in(folder, rows, **asked) if folder else judge(rows, **asked)
     print(table_text(HEADS, result_rows(results, outcomes_of(rows))))
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")

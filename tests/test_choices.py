@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import attempt, refused
+from transformer_jax.data.sources.text import read_pieces
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.choices import (
     Item,
@@ -16,6 +17,7 @@ from transformer_jax.training.choices import (
     score_items,
     summary,
 )
+from transformer_jax.training.harness import run_tasks
 from transformer_jax.training.loading import load_run
 
 ITEMS = [
@@ -76,7 +78,7 @@ def test_rules_by_hand():
     other = item._replace(answer=1)
     found = summary([item, item, item, other])
     expected = {"accuracy": 0.25, "accuracy_per_token": 0.75, "accuracy_per_byte": 0.75}
-    expected |= {"standard_error": (0.25 * 0.75 / 3) ** 0.5, "ties": 1.0}
+    expected |= {"standard_error": (0.25 * 0.75 / 3) ** 0.5, "ties": 1.0, "items": 4}
     assert found == pytest.approx(expected)
     (line,) = lines_with([Item("c", ("a", "b", "d"), 0)], [item])
     assert json.loads(line)["log_probabilities"] == [-6.0, -5.0, -5.0]
@@ -129,7 +131,86 @@ def test_the_command_prints_accuracies_and_stores_items(tiny_run, tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     stored = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
-    assert told["items"] == len(stored) == 4
-    assert told["means"]["accuracy"] == np.mean([row["accuracy"] for row in stored])
+    (means,) = told["results"].values()
+    assert means["items"] == len(stored) == 4
+    assert means["accuracy"] == np.mean([row["accuracy"] for row in stored])
     refused(attempt("evaluate", *where, "--begin=<s>"), "--begin=<s>", "no such special token")
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--choices=none"), "no such file")
+
+
+@pytest.mark.oracle
+def test_the_harness_gives_the_same_scores_to_its_model_and_to_ours(tmp_path, monkeypatch):
+    """lm-evaluation-harness with transformers and with our model: every choice to 1e-4."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    import lm_eval
+    import torch
+    import yaml
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    text = "".join(piece.text for piece in read_pieces("shakespeare"))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special, alphabet = ["<|endoftext|>"], pre_tokenizers.ByteLevel.alphabet()
+    asked = {"vocab_size": 400, "special_tokens": special, "initial_alphabet": alphabet}
+    tokenizer.train_from_iterator([text[:100_000]], trainers.BpeTrainer(**asked))
+    ends = {"eos_token": special[0], "bos_token": special[0]}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": fast.vocab_size, "n_positions": 64, "n_embd": 32, "n_layer": 2}
+    theirs = GPT2LMHeadModel(GPT2Config(**sizes, n_head=4, attn_implementation="eager")).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    folder = str(tmp_path / "model")
+    theirs.save_pretrained(folder)
+    fast.save_pretrained(folder)
+
+    lines, rng, rows = (
+        [line for line in text.splitlines() if len(line) > 30],
+        np.random.default_rng(0),
+        [],
+    )
+    for number in range(25):
+        words = lines[number].split()
+        context = " ".join(lines[number : number + 12]) if number % 5 == 0 else " ".join(words[:3])
+        others = [" ".join(lines[rng.integers(500)].split()[:4]) for _ in range(3)]
+        rows.append({"context": context, "choices": [" ".join(words[3:]), *others], "answer": 0})
+    items = tmp_path / "items.jsonl"
+    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(items)}}}
+    choice = {"task": "mine", "output_type": "multiple_choice", "doc_to_text": "{{context}}"}
+    choice |= {"doc_to_choice": "{{choices}}", "doc_to_target": "{{answer}}", "test_split": "test"}
+    choice["metric_list"] = [{"metric": "acc"}, {"metric": "acc_norm"}]
+    rolling = {"task": "mine_rolling", "output_type": "loglikelihood_rolling", "test_split": "test"}
+    rolling |= {"doc_to_text": "", "doc_to_target": "{{context}}"}
+    rolling["metric_list"] = [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}]
+    for task in (choice, rolling):
+        (tmp_path / f"{task['task']}.yaml").write_text(yaml.safe_dump(task | data))
+
+    names, manager = ["mine", "mine_rolling"], TaskManager(include_path=str(tmp_path))
+    model = HFLM(pretrained=folder, tokenizer=folder, device="cpu", batch_size=4, max_length=64)
+    told = lm_eval.simple_evaluate(
+        model, tasks=names, task_manager=manager, log_samples=True, bootstrap_iters=0
+    )
+    run = load_run(folder)
+    begin = run.tokenizer.number_of(special[0])
+    ours = run_tasks(run, names, str(tmp_path), 8, begin)
+    for name in names:
+        samples = sorted(told["samples"][name], key=lambda sample: sample["doc_id"])
+        for sample, own in zip(samples, ours["samples"][name], strict=True):
+            found, expected = (np.ravel(s)[:: 2 if name == "mine" else 1].astype(float)
+                               for s in (own["scores"], sample["filtered_resps"]))  # fmt: skip
+            np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-5)
+        for key, value in ours["results"][name].items():
+            assert value == pytest.approx(told["results"][name][f"{key},none"], rel=1e-4)
+    alone = [Item(row["context"], tuple(f" {c}" for c in row["choices"]), 0) for row in rows]
+    means = summary(score_items(run, alone, 8))
+    assert means["accuracy"] == ours["results"]["mine"]["acc"]
+    assert means["accuracy_per_byte"] == ours["results"]["mine"]["acc_norm"]
+    with pytest.raises(InvalidInput, match=r"--tasks=mine_too: .*did you mean mine"):
+        run_tasks(run, ["mine_too"], str(tmp_path), 8, begin)

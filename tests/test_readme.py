@@ -52,7 +52,7 @@ def place(tmp_path_factory):
     rows = [f'"{n}, it is said",{n[0]}\n' for n in numbers]
     (folder / "my_texts.csv").write_text("text,label\n" + "".join(rows))
     for name, count in (("documents", 60), ("validation", 12)):
-        texts = (f"{name} {n}: it was the best of times" for n in range(count))
+        texts = (f"{n}: it was the best of times" for n in range(count))
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         (folder / f"my_{name}.jsonl").write_text(lines)
     item = {"context": "it was the ", "choices": ["best", "stem"], "answer": 0}

@@ -98,6 +98,14 @@ def _item(line: str, where: str) -> Item:
     return Item(context, tuple(choices), answer)
 
 
+def special_token(run: "Run", name: str | None) -> int | None:
+    """Returns the number of a special token of a run's tokenizer; None stays None."""
+    number = getattr(run.tokenizer, "number_of", lambda _: None)(name) if name else None
+    if name and number is None:
+        raise InvalidInput(f"--begin={name}: the tokenizer has no such special token")
+    return number
+
+
 def score_items(
     run: "Run", items: Sequence[Item], batch_size: int, begin: int | None = None
 ) -> list[Scored]:
@@ -120,12 +128,7 @@ def score_items(
         for number, item in enumerate(items, start=1)
         for choice in item.choices
     ]
-    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]))
-    sums, exact = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        found = _score(run, [pairs[row] for row in rows], batch_size)
-        sums[rows], exact[rows] = found
+    sums, exact = score_tokens(run, pairs, batch_size)
     scored, place = [], 0
     for item in items:
         mine = slice(place, place + len(item.choices))
@@ -135,6 +138,23 @@ def score_items(
         found = (sums[mine].tolist(), counts, sizes, exact[mine].tolist(), item.answer)
         scored.append(Scored(*found))
     return scored
+
+
+def score_tokens(
+    run: "Run", pairs: Sequence[tuple[list[int], int]], batch_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sum of log-probabilities [N], and whether all tokens are the likeliest [N].
+
+    `pairs` are N texts of at most model.max_length + 1 tokens, with the number of tokens at the end
+    that are scored.
+    """
+    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]))
+    sums, exact = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        found = _score(run, [pairs[row] for row in rows], batch_size)
+        sums[rows], exact[rows] = found
+    return sums, exact
 
 
 def _tokens_of(
@@ -208,14 +228,15 @@ def is_right(item: Scored, rule: str) -> bool:
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, float]:
-    """Returns accuracies by rule, the standard error of the first, and the share of ties."""
+    """Returns accuracies by rule, the first one's standard error, the share of ties, and N."""
     means = {
         rule: math.fsum(is_right(item, rule) for item in scored) / len(scored) for rule in RULES
     }
     spread = math.sqrt(means["accuracy"] * (1 - means["accuracy"]) / max(1, len(scored) - 1))
     several = [item.log_probabilities for item in scored if len(item.log_probabilities) > 1]
     ties = sum(scores.count(max(scores)) > 1 for scores in several)
-    return {**means, "standard_error": spread, "ties": ties / len(scored)}
+    shares = {"standard_error": spread, "ties": ties / len(scored)}
+    return {**means, **shares, "items": float(len(scored))}
 
 
 def lines_with(items: Sequence[Item], scored: Sequence[Scored]) -> Iterator[str]:

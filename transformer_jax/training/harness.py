@@ -1,0 +1,117 @@
+"""Our models in EleutherAI's lm-evaluation-harness (Gao et al. 2021), an extra."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.errors import InvalidInput, require, suggest
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run import Run
+
+
+def run_tasks(
+    run: "Run", names: Sequence[str], folder: str | None, batch_size: int, begin: int | None
+) -> dict[str, Any]:
+    """Evaluates a run on tasks of the harness; returns its results, and each document's scores.
+
+    Args:
+      run: A run of a causal language model.
+      names: Names of tasks or groups.
+      folder: Folder with further tasks, or None for those of the harness alone.
+      batch_size: Number of requests in a batch; affects only speed.
+      begin: As in choices.score_items.
+    Raises:
+      InvalidInput: The harness is not installed, has no such task, or cannot read its data.
+    """
+    require("lm_eval", "--tasks", "benchmarks")
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    run.tokenizer_for("language_modelling")
+    run.refuse_other_than_causal()
+    manager = TaskManager(include_path=folder)
+    if unknown := [name for name in names if name not in manager.all_tasks]:
+        near = suggest(unknown[0], manager.all_tasks)
+        raise InvalidInput(f"--tasks={unknown[0]}: the harness has no such task{near}")
+    model = _model_of(run, batch_size, begin)
+    options: dict[str, Any] = {"log_samples": True, "bootstrap_iters": 0}
+    try:
+        told = lm_eval.simple_evaluate(model, tasks=list(names), task_manager=manager, **options)
+    except (OSError, ValueError) as error:  # e.g. data that would have to be downloaded
+        raise InvalidInput(
+            f"--tasks={','.join(names)}: {str(error).partition(chr(10))[0]}"
+        ) from error
+    results = {
+        task: {key.partition(",")[0]: v for key, v in means.items() if isinstance(v, float)}
+        for task, means in told["results"].items()
+    }
+    samples = {
+        task: [
+            {"doc_id": s["doc_id"], "target": str(s["target"]), "scores": s["filtered_resps"]}
+            for s in sorted(rows, key=lambda s: s["doc_id"])
+        ]
+        for task, rows in told["samples"].items()
+    }
+    return {"results": results, "samples": samples, "versions": told["versions"]}
+
+
+def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
+    """Returns a run as a model of the harness."""
+    from lm_eval.api.model import TemplateLM
+
+    from transformer_jax.training.choices import score_tokens
+
+    most = run.model.max_length
+    encode = lambda text: run.tokenizer.encode(text).tolist()  # noqa: E731
+
+    class Model(TemplateLM):
+        """The harness prepares pairs of texts; their tokens are scored here."""
+
+        @property
+        def eot_token_id(self) -> int:
+            if begin is None:
+                raise InvalidInput(
+                    "--begin: a document has no context; expected a special token to begin with, "
+                    "e.g. <|endoftext|>"
+                )
+            return begin
+
+        def tok_encode(self, string: str, *_: Any, **__: Any) -> list[int]:
+            return encode(string)
+
+        def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
+            pairs = [(context + tokens, len(tokens)) for _, context, tokens in requests]
+            long = [count for _, count in pairs if not 1 <= count <= most]
+            if long:
+                raise InvalidInput(
+                    f"--tasks: a continuation has {long[0]} tokens; expected 1 to {most}, which is "
+                    "model.max_length"
+                )
+            cut = [(tokens[-most - 1 :], count) for tokens, count in pairs]
+            sums, exact = score_tokens(run, cut, batch_size)
+            return list(zip(sums.tolist(), exact.tolist(), strict=True))
+
+        def loglikelihood_rolling(self, requests: Any, **_: Any) -> list[float]:
+            from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+            totals = []
+            for request in requests:
+                windows = get_rolling_token_windows(
+                    encode(request.args[0]), self.eot_token_id, most, 1
+                )
+                pairs = [make_disjoint_window(window) for window in windows]
+                found = self._loglikelihood_tokens([(None, *pair) for pair in pairs])
+                totals.append(math.fsum(total for total, _ in found))
+            return totals
+
+        def generate_until(self, requests: Any, **_: Any) -> list[str]:
+            texts = []
+            for request in requests:
+                prompt, asked = request.args
+                draws = asked.get("do_sample") and asked.get("temperature", 1.0)
+                count, ends = asked.get("max_gen_toks", 256), asked.get("until") or ()
+                texts.append(run.sample(prompt, count, temperature=draws or 0.0, stop=ends))
+            return texts
+
+    return Model()
