@@ -2,6 +2,12 @@
 
 Multi-head latent attention; a dense block, then mixtures of experts with sigmoid routers, a shared
 expert and balance by biases instead of a loss; a head that predicts the token after the next.
+
+Command:   python -m experiments.train --config=configs/deepseek_v3.py --workdir=runs/deepseek_v3
+Takes:     about 4 minutes on 2 CPU cores (2,000 updates).
+Expected:  nats per character, seed 0, jax 0.10.2 on a CPU (1,066,912 parameters):
+             validation  1.6244
+             test        1.7332
 """
 
 from configs import shakespeare

@@ -11,6 +11,13 @@ Not expressible by options: "backout", the gated skip from block 3 to 6 and MUDD
 own); the hash of token pairs (a stem); shifted keys, paired heads (an attention, a mixer); a block
 without attention; shared value tables; YaRN's growth in training; further tokens predicted by the
 same logits (an objective); Adam in every second update; untying the output layer in training; FP8.
+
+Command:   python -m experiments.train --config=configs/modded_nanogpt.py --workdir=runs/speedrun
+Takes:     about 3.5 minutes on 2 CPU cores (2,000 updates; three stages are compiled).
+Expected:  nats per character, seed 0, jax 0.10.2 on a CPU (1,239,742 parameters):
+             validation  1.4697
+             test        1.5881
+           Learning rates that were tried, loss on the validation split: 2e-3 1.4752, 8e-3 1.4725.
 """
 
 from configs import shakespeare

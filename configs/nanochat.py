@@ -9,6 +9,13 @@ products are Newton-Schulz's (there Polar Express), and one pair of b1, b2 serve
 weight decay is cautious in all groups and falls on straight lines (there on a cosine).
 Not expressible by options: "backout" (a wiring of your own), projections that start at 0 (an
 initialisation of your own), FP8, documents packed from their beginning.
+
+Command:   python -m experiments.train --config=configs/nanochat.py --workdir=runs/nanochat
+Takes:     about 2 minutes on 2 CPU cores (2,000 updates).
+Expected:  nats per character, seeds 0, 1, jax 0.10.2 on a CPU (824,484 parameters):
+             validation  1.4883, 1.4924
+             test        1.6241, 1.6049
+           Learning rates that were tried, loss on the validation split: 4e-3 1.4924, 8e-3 1.4984.
 """
 
 from configs import shakespeare

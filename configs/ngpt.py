@@ -2,6 +2,13 @@
 
 All vectors of the width lie on the unit sphere: the stream, what branches return, queries and keys,
 and those of kernels and embeddings, after each update. There is no warm-up and no weight decay.
+
+Command:   python -m experiments.train --config=configs/ngpt.py --workdir=runs/ngpt
+Takes:     about 1.5 minutes on 2 CPU cores (2,000 updates).
+Expected:  nats per character, seed 0, jax 0.10.2 on a CPU (806,889 parameters):
+             validation  1.6223
+             test        1.7242
+           A learning rate of 1e-2 gave 1.6395 on the validation split.
 """
 
 from configs import shakespeare
