@@ -66,7 +66,8 @@ SMALL = {"vocab_size": 9, "max_length": 24, "width": 16, "depth": 1}
 def test_a_tokenizer_of_theirs_splits_and_joins_as_ours(kind):
     ours = entry_of(TOKENIZERS, kind).train([TEXT, "the thing that thinks\n" * 20], 300)
     theirs = as_huggingface(ours)
-    for text in (TEXT, "that is\n\n\tthe thing, don't!", "\n"):
+    texts = (TEXT, "that is\n\n\tthe thing, don't!", "\n")
+    for text in ("5 299 0", "12") if kind == "numbers" else texts:
         tokens = ours.encode(text)
         assert theirs.encode(text).ids == tokens.tolist()
         assert theirs.decode(tokens.tolist(), skip_special_tokens=False) == ours.decode(tokens)

@@ -11,7 +11,12 @@ from transformer_jax.data.subword_tokenizers import (
     WordTokenizer,
     tokenizers_library,
 )
-from transformer_jax.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from transformer_jax.data.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    NumberTokenizer,
+    Tokenizer,
+)
 from transformer_jax.errors import InvalidInput
 
 
@@ -87,13 +92,17 @@ def _without_template(library: Any, tokenizer: Tokenizer) -> Any:
         # Python's \w has letters, numbers and the underscore; theirs also has combining marks.
         word = library.Regex(r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]")
         made.pre_tokenizer = library.pre_tokenizers.Split(word, "removed", invert=True)
+    elif isinstance(tokenizer, NumberTokenizer):
+        numbers = _numbered(map(str, range(tokenizer.vocab_size)))
+        made = library.Tokenizer(library.models.WordLevel(numbers, unk_token=""))
+        made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     elif isinstance(tokenizer, BPETokenizer | HuggingFaceTokenizer):
         made = library.Tokenizer.from_str(json.dumps(tokenizer.to_json()["model"]))
     else:
         kind = type(tokenizer)
         raise InvalidInput(
             f"data.tokenizer={kind.__module__}.{kind.__name__}: transformers does not have this "
-            "tokenizer; expected byte, char, word, bpe or a Hugging Face tokenizer"
+            "tokenizer; expected byte, char, word, bpe, numbers or a Hugging Face tokenizer"
         )
     return made
 
