@@ -11,12 +11,7 @@ from transformer_jax.data.subword_tokenizers import (
     WordTokenizer,
     tokenizers_library,
 )
-from transformer_jax.data.tokenizers import (
-    ByteTokenizer,
-    CharTokenizer,
-    NumberTokenizer,
-    Tokenizer,
-)
+from transformer_jax.data.tokenizers import ByteTokenizer, CharTokenizer, NumberTokenizer, Tokenizer
 from transformer_jax.errors import InvalidInput
 
 
