@@ -120,7 +120,10 @@ def _benchmarks(arguments: Any) -> dict[str, Any]:
     from transformer_jax.training import choices
     from transformer_jax.training.loading import load_run
 
-    name, size = arguments.choices or arguments.tasks, arguments.batch_size or 16
+    name = arguments.choices or arguments.tasks
+    size = 16 if arguments.batch_size is None else arguments.batch_size
+    if size < 1 or (arguments.choices and arguments.tasks):
+        raise InvalidInput("expected --batch_size of at least 1, and either --choices or --tasks")
     folder = arguments.workdir if not is_of_huggingface(arguments.workdir) else "."
     stem = f"choices-{Path(name).stem}.jsonl" if arguments.choices else f"tasks-{name}.json"
     out = file_to_write(arguments.out or f"{folder}/{stem}", "--out")

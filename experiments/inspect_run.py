@@ -175,7 +175,7 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Example:
     else:
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]
-        if task in ("masked_language_modelling", "text_classification"):  # as in training
+        if task.startswith("masked_") or task == "text_classification":  # as in training
             specials = special_tokens(run.tokenizer)
             words, numbers = ["[begin]", *words], [specials.begin, *numbers]
         if task == "text_classification":

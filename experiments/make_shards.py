@@ -7,6 +7,7 @@ Example:
     --config.data.source=shards
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser = Parser("make_shards", __doc__)
     parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
     parser.add_argument("--out", required=True, help="a new or empty folder")
-    parser.add_argument(
-        "--tokenizer", default="bpe", help="byte, char, word, bpe or a tokenizer.json"
-    )
+    parser.add_argument("--tokenizer", default="bpe", help="byte, char, word, bpe, or a file")
     parser.add_argument(
         "--vocab_size", type=int, default=4096, help="size of a bpe or word vocabulary (4096)"
     )
@@ -38,6 +37,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         default=0.9,
         help="share of the text that a bpe tokenizer is trained on, as in data.splits (0.9)",
     )
+    parser.add_argument("--text_field", default="text", help="field of documents (text)")
     parser.add_argument("--document_separator", help="line that ends a document (none)")
     parser.add_argument(
         "--shard_tokens", type=int, default=100_000_000, help="maximum tokens per file (1e8)"
@@ -57,13 +57,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     source, share = arguments.source, arguments.train_share
     with by_flags("source", "tokenizer", "vocab_size"):
         refuse_missing(source, "text")
-        tokenizer = make_tokenizer(
-            arguments.tokenizer,
-            lambda: first_texts(source, share),
-            arguments.vocab_size,
-            lambda: first_texts(source),
-        )
-        pieces = read_pieces(source, arguments.document_separator)
+        read = functools.partial(first_texts, source, text_field=arguments.text_field)
+        choice, size = arguments.tokenizer, arguments.vocab_size
+        tokenizer = make_tokenizer(choice, lambda: read(share), size, read)
+        pieces = read_pieces(source, arguments.document_separator, arguments.text_field)
         layout = arguments.shard_tokens, arguments.document_separator
         count = write_shards(pieces, tokenizer, Path(arguments.out), *layout)
     print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")

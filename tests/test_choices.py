@@ -135,6 +135,8 @@ def test_the_command_prints_accuracies_and_stores_items(tiny_run, tmp_path):
     assert means["items"] == len(stored) == 4
     assert means["accuracy"] == np.mean([row["accuracy"] for row in stored])
     refused(attempt("evaluate", *where, "--begin=<s>"), "--begin=<s>", "no such special token")
+    refused(attempt("evaluate", *where, "--batch_size=0"), "--batch_size of at least 1")
+    refused(attempt("evaluate", *where, "--tasks=piqa"), "either --choices or --tasks")
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--choices=none"), "no such file")
 
 

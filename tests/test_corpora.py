@@ -148,6 +148,33 @@ def test_a_folder_holds_one_kind_and_one_split(tmp_path):
         load_text(str(tmp_path), "byte")
 
 
+@pytest.mark.parametrize("names", [("mr. smith.txt", "b.txt"), ("part.01.jsonl", "part.02.jsonl")])
+def test_names_may_have_dots(tmp_path, names):
+    for name in names:
+        as_json_lines(tmp_path / name, [{"text": "words"}])
+    assert len(load_text(str(tmp_path), "byte").stream) in (12, 36)
+
+
+def test_folders_of_splits_are_not_one_text(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        as_json_lines(tmp_path / split / "0.jsonl")
+    with pytest.raises(InvalidInput, match="files named train and test"):
+        load_text(str(tmp_path), "byte")
+    whole = tmp_path / "whole.json"
+    whole.write_text('{"text": "a"}')
+    with pytest.raises(InvalidInput, match=r"one in each line of a \.jsonl file, got a \.json"):
+        load_text(str(whole), "byte")
+
+
+def test_shards_are_made_of_documents(tmp_path):
+    source = as_json_lines(tmp_path / "a.jsonl", [{"body": "words " * 40}])
+    flags = [f"--source={source}", "--tokenizer=byte", f"--out={tmp_path / 'shards'}"]
+    refused(attempt("make_shards", *flags), "no field 'text'")
+    done = attempt("make_shards", *flags, "--text_field=body", "--json")
+    assert json.loads(done.stdout)["tokens"] == 241, done.stderr
+
+
 # ---------------------------------------------------------------- files of tokens
 
 
@@ -207,6 +234,12 @@ def test_files_of_tokens_that_do_not_fit_are_refused_with_the_numbers(tmp_path, 
     with pytest.raises(InvalidInput) as caught:
         load_text(str(path), "numbers", 300)
     assert all(word in str(caught.value) for word in ["a.bin", *words]), caught.value
+
+
+def test_tokens_that_uint16_cannot_hold_need_a_header(tmp_path):
+    np.array([70_000, 5] * 50, "<u4").tofile(tmp_path / "a.bin")
+    with pytest.raises(InvalidInput, match="uint16 cannot hold 128256 tokens"):
+        load_text(str(tmp_path / "a.bin"), "numbers", 128_256)
 
 
 def test_no_tokenizer_is_trained_on_tokens(tmp_path):

@@ -193,6 +193,9 @@ def test_metrics_of_classes_by_counting(rng, classes):
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     ranks = [stats.rankdata(v) for v in (2.5 * targets, chances @ (2.5 * np.arange(classes)))]
     assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=1e-6)
+    constant = Labelled(np.zeros((4, classes)), np.zeros(4, int), run.classes)
+    for name in ("spearman", "matthews_correlation"):
+        assert METRICS[name](constant, constant, "test") == 0
     run.classes = ["bad", "good", "fine"][:classes]
     assert METRICS["spearman"](run, run, "test") is None
 

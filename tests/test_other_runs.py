@@ -91,6 +91,14 @@ def test_a_chart_and_a_table_of_runs_are_read_from_csv(tmp_path):
         ("a.jsonl", '{"step": 1, "val_loss": 1}\n{"step"\n{}\n', ["line 2", "not JSON"]),
         ("a.jsonl", '{"step": 1.5, "val_loss": 1}\n', ["row 1", "step=1.5"]),
         ("a.jsonl", '{"step": 1, "val_loss": "1,5"}\n', ["val_loss='1,5'", "expected numbers"]),
+        ("a.jsonl", '{"step": NaN, "val_loss": 1}\n', ["step=nan", "expected numbers"]),
+        (
+            "a.jsonl",
+            '{"step": 1, "val_loss": 1}\n{"step": 2, "val_loss": null}',
+            ["row 2", "is null"],
+        ),
+        ("a.csv", "step,val_loss\n1.5,2\n", ["step=1.5"]),
+        ("a.csv", "step,run,val_loss\nnan,a,2\n", ["step=nan", "an integer"]),
         ("a.jsonl", '{"val_loss": 1}\n', ["no row has a step"]),
         ("a.csv", "step;val_loss\n1;2,5\n", ["expected commas", "semicolons"]),
         ("a.csv", 'step,val_loss\n1,"2,5"\n', ["line 2", "val_loss=2,5", "a decimal point"]),
@@ -105,6 +113,20 @@ def test_files_that_cannot_be_read_rightly_are_refused(tmp_path, name, text, wor
     with pytest.raises(InvalidInput) as caught:
         read_curves([tmp_path / name])
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_runs_that_diverged_and_rows_of_trackers_are_read_as_written(tmp_path):
+    path = write_rows(tmp_path / "a-0.jsonl", [(1, "NaN"), (2, "Infinity"), (3, "-Infinity")])
+    np.testing.assert_equal(
+        read_curves([path], "val/loss")["a-0"].values, [np.nan, np.inf, -np.inf]
+    )
+    path.write_text('{"_step": 3, "iter": 500, "val/loss": 2.5, "note": "a\u2028b"}\n')
+    assert points_of(read_curves([path])["a-0"]) == [(500, 2.5)]
+    same = write_log(tmp_path / "b-0.log", "modded", [(5, "nan"), (5, 2.0)])
+    with pytest.raises(InvalidInput, match="step 5 has two values"):
+        read_curves([same])
+    with pytest.raises(InvalidInput, match="finds no arm and seed"):  # a rate is no seed
+        rows_of_curves(read_curves([write_rows(tmp_path / "y" / "wide-lr0.003.jsonl")]))
 
 
 def test_names_give_arms_and_seeds_by_the_rule(tmp_path):
@@ -137,6 +159,7 @@ def test_values_are_the_last_or_those_at_an_update_or_the_first_at_a_target(tmp_
     assert value(at=250) == [2.5, 250]
     assert value(target=2.5) == [1.75, 250]
     assert value(target=1.0) == [1.75, 750]
+    assert value(target=1.0, at=250) == [2.5, 250]
     assert value(target=4.0, larger_is_better=True) == [4.2187, 0]
     with pytest.raises(InvalidInput, match="no value at 300, nearest 250"):
         value(at=300)
@@ -192,6 +215,8 @@ def test_event_files_and_runs_of_trackers_are_read(tmp_path, monkeypatch):
             for at, value in POINTS:
                 writer.add_scalar("val/loss", value, at)
                 writer.add_scalar("lr", 0.1, at)
+    with SummaryWriter(str(tmp_path / "run-0"), filename_suffix="z") as writer:  # resumed
+        writer.add_scalar("val/loss", 1.75, 500)
     (events,) = (tmp_path / "run-1").iterdir()
     events.write_bytes(events.read_bytes() + events.read_bytes()[-40:-3])
     curves = read_curves([tmp_path])
@@ -207,5 +232,8 @@ def test_event_files_and_runs_of_trackers_are_read(tmp_path, monkeypatch):
     with wandb.init(dir=str(tmp_path / "w"), name="tracked-3", project="p") as run:
         for at, value in POINTS:
             run.log({"val": {"loss": value}, "other": 1.0}, step=at)
-    (name, curve), = read_curves([tmp_path / "w"], "val.loss").items()  # fmt: skip
-    assert (name, points_of(curve)) == ("tracked-3", POINTS)
+    write_rows(tmp_path / "w" / "beside-0.jsonl", name="val.loss")
+    curves = read_curves([tmp_path / "w"], "val.loss")
+    assert {name: points_of(curve) for name, curve in curves.items()} == {
+        "tracked-3": POINTS, "beside-0": POINTS,
+    }  # fmt: skip

@@ -138,6 +138,7 @@ def test_a_run_in_stages_equals_itself_after_an_interruption(tmp_path, monkeypat
         ("model.layer_types.L.mask_options.size=4@0/8@5", ["that is in use"]),
         ("data.length=4@0/64@5", ["data.length", "at most data.length=16", "64"]),
         ("training.batch_size=4@0/0@5", ["training.batch_size=0"]),
+        ("data.length=1@0/16@5", ["data.length=1"]),
         ("optimizer.weight_decay", ["KEY=VALUE@UPDATE"]),
         ("optimizer.weight_dekay=0.1@5", ["optimizer.weight_dekay"]),
     ],

@@ -23,6 +23,7 @@ from transformer_jax.positions import RotaryPositions, Sizes
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import draw_state, make_train_step
+from transformer_jax.training.unit_vectors import on_sphere
 from transformer_jax.variants.attention_pooling import AttentionPooling
 from transformer_jax.variants.convolutions import CanonConvolution, Smear
 from transformer_jax.variants.delta_net import DeltaNet
@@ -767,3 +768,17 @@ def test_every_update_ends_on_the_sphere():
         scaled = before / np.linalg.norm(before, axis=0 if "query" in path else 1, keepdims=True)
         close(by_path(state.params)[path], scaled, atol=1e-6)
     assert np.abs(lengths(expected.params)["token_embedding/embedding"] - 1).max() > 1e-4
+
+
+def test_vectors_lie_along_the_axis_of_the_width():
+    rng = np.random.default_rng(0)
+    shapes = {"query": (16, 16), "out": (16, 16), "up": (3, 16, 40), "small": (5, 4)}
+    params = {name: {"kernel": normal(rng, *shape)} for name, shape in shapes.items()}
+    params["experts"] = {"down": {"kernel": normal(rng, 3, 40, 16)}}
+    params["latent"] = {
+        "down": {"kernel": normal(rng, 16, 8)}
+    }  # reads the stream, as its shape says
+    found = by_path(on_sphere(params, 16))
+    for path, axis in {"query": 0, "out": 1, "up": 1, "experts/down": 2, "latent/down": 0}.items():
+        close(np.linalg.norm(found[f"{path}/kernel"], axis=axis), 1, atol=1e-6)
+    close(found["small/kernel"], params["small"]["kernel"])

@@ -130,20 +130,21 @@ class Data:
 
     Attributes:
       task: Kind of example, and how it is scored.
-      source: Name of embedded data, or a path. language_modelling and masked_language_modelling:
-        shakespeare, movie_snippets; a text file, documents (.jsonl, .parquet, .arrow), tokens (.bin
-        of nanoGPT, llm.c, modded-nanogpt), a folder of such files, or shards made by `python -m
-        experiments.make_shards`. Synthetic tasks with a known best loss: copy, reverse, recall,
-        agreement, markov, modular_addition. translation: tatoeba_en_es; a .tsv or .csv file of
-        sentence pairs without a header. text_classification: movie_snippets; a .tsv or .csv file
-        with the columns text and label, and text_pair for pairs of texts. image_classification:
-        digits, fashion_mnist; an .npz file, a folder of IDX files, CIFAR-10's binary version, or a
-        folder that holds one folder of pictures per class. vector_classification: an .npz file with
-        vectors [N, L, F] and labels [N].
+      source: Name of embedded data, or a path. language_modelling, masked_language_modelling and
+        masked_diffusion: shakespeare, movie_snippets; a text file, documents (.jsonl, .parquet,
+        .arrow), tokens (.bin of nanoGPT, llm.c, modded-nanogpt), a folder of such files, or shards
+        made by `python -m experiments.make_shards`. Synthetic tasks with a known best loss: copy,
+        reverse, recall, agreement, markov, modular_addition. translation: tatoeba_en_es; a .tsv or
+        .csv file of sentence pairs without a header. text_classification: movie_snippets; a .tsv or
+        .csv file with the columns text and label, and text_pair for pairs of texts.
+        image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, CIFAR-10's
+        binary version, or a folder that holds one folder of pictures per class.
+        vector_classification: an .npz file with vectors [N, L, F] and labels [N].
       tokenizer: Tokenizer. A tokenizer.json may come from a run or from Hugging Face. Shards have
         their own tokenizer.
       vocab_size: Vocabulary size of a bpe or word tokenizer, which is trained on the training
-        split. Special tokens that some tasks need (end, mask) are added.
+        split; for numbers, that of the tokens in the files. Special tokens that some tasks need
+        (end, mask) are added.
       document_separator: Line that ends a document ('' is an empty line), or None if each file is a
         document. Shards must be made with the same separator.
       text_field: Field of JSON lines, or column of Parquet and Arrow files, with the texts.

@@ -295,6 +295,10 @@ def _of_training(flat: Flat) -> Problems:
     if optimizer == "schedule_free" and flat["training.weight_ema"] is not None:
         reason = "optimizer.name=schedule_free already evaluates an average; expected None"
         yield "training.weight_ema", reason
+    if flat["optimizer.unit_vectors"]:
+        reason = "an average of unit vectors is shorter, and adapters are no such vectors"
+        if optimizer == "schedule_free" or flat["training.weight_ema"] or flat["adapters.rank"]:
+            yield "optimizer.unit_vectors", f"{reason}; expected False"
     if optimizer in _OF_KERNELS and flat["adapters.rank"]:
         yield "optimizer.name", "it is for whole kernels, not for adapters; expected e.g. adamw"
     if flat["optimizer.cautious_decay"] and optimizer in ("adam", "sgd"):

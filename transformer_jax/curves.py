@@ -123,6 +123,8 @@ def problems_of_curves(
             yield f"{key}: expected integers, got {', '.join(map(str, curve.values))}"
         elif key == LENGTH and max(curve.values) > flat[LENGTH]:
             yield f"{key}: expected at most {LENGTH}={flat[LENGTH]}, got {max(curve.values):g}"
+        elif key == LENGTH and min(curve.values) <= flat.get("data.unscored", 0):
+            yield f"{key}: expected more than data.unscored={flat['data.unscored']}"
         elif key == BATCH_SIZE and any(v % flat["training.accumulation"] for v in curve.values):
             parts = flat["training.accumulation"]
             yield f"{key}: expected multiples of training.accumulation={parts}"

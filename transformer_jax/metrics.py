@@ -276,20 +276,23 @@ def f1(run: Any, task: Any, split: str) -> float | None:
 def spearman(run: Any, task: Any, split: str) -> float | None:
     """Rank correlation of labels that are numbers with their expectations (Spearman 1904).
 
-    The expectation of an example is the sum of the labels, weighted by their probabilities. None
-    unless each example has one class, whose name is a number.
+    The expectation of an example is the sum of the labels, weighted by their probabilities. 0 if
+    either is constant; None unless each example has one class, whose name is a number.
     """
     labelled = _labelled(run, task, split)
     try:
         values = np.array([float(name) for name in run.classes])
     except ValueError:
         return None
-    if labelled is None or not values.size:
+    if labelled is None or not values.size or not np.isfinite(values).all():
         return None
     from scipy import stats
 
     probabilities, classes = labelled
-    return float(stats.spearmanr(values[classes], probabilities @ values).statistic)
+    real, expected = values[classes], probabilities @ values
+    if not np.ptp(real) or not np.ptp(expected):
+        return 0.0
+    return float(stats.spearmanr(real, expected).statistic)
 
 
 @metric("nats per target")

@@ -93,7 +93,7 @@ def make_plan(
     task, target = stand_in(config, allow), device.targets[0]
     prepared = prepare(config, allow=allow, task=task, devices=device.targets)
     compiled, needed, laid_out, traffic, text = None, None, None, None, ""
-    prepared = prepared.at(max(prepared.starts, key=lambda n: prepared.at(n).count_of_update))
+    prepared = prepared.largest
     started = time.monotonic()
     try:
         compiled = lowered_for(prepared, target).compile(
@@ -184,7 +184,9 @@ def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> dict[st
     def most_held() -> int:
         return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
 
-    before, count = most_held(), min(steps, prepared.capacity)
+    later = [start for start in prepared.starts if start > prepared.first]
+    reached = min(later, default=prepared.first + steps) - prepared.first
+    before, count = most_held(), min(steps, prepared.capacity, reached)
     seconds: list[float] = []
     with jax.default_device(device):
         state, batches = (
@@ -226,7 +228,7 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     is_own = names_own("data.source", data.source)
     if traits_of(data.task).source != "text" or is_own or is_there(data.source, "text"):
         return None
-    sizes = {"byte": 256, "bpe": data.vocab_size, "word": data.vocab_size}
+    sizes = {"byte": 256, **dict.fromkeys(("bpe", "word", "numbers"), data.vocab_size)}
     if data.tokenizer not in sizes:
         raise InvalidInput(
             f"data.source={data.source}: no such file or folder; embedded text: "
@@ -238,4 +240,5 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     source = OwnSource(data.source, lambda: [letters.decode()])
     tokenizer = ByteTokenizer()
     tokenizer.vocab_size = sizes[data.tokenizer]
-    return make_task(config, tokenizer, own_modules(config) | set(allow), source=source)
+    alone = dict.fromkeys(("validation_source", "test_source", "validation_tokens"))
+    return make_task(config, tokenizer, own_modules(config) | set(allow), source=source, **alone)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.data.sources.files import visible
 from transformer_jax.errors import InvalidInput, require, suggest
 
-RULE = r"(?P<arm>.*?)[-_., /=]*(seed|s)?[-_=]?(?P<seed>\d+)"
+RULE = r"(?P<arm>.*?)[-_., /=]*(seed|s)?[-_=]?(?<!\d)(?<!\d\.)(?P<seed>\d+)"
 """Pattern of the names of runs, by default: an arm, then a seed, as in `wide-seed3`."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)|nan", re.I)
@@ -26,8 +27,12 @@ _LOGS = {
     "modded-nanogpt": (r"step:(?P<step>\d+)/\d+ val_loss:(?P<value>\S+)", "val_loss"),
     "nanochat": (r"Step (?P<step>\d+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
 }
+_NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK, _WHOLE, _FIRST, _LAST = 1 << 15, 1, 2, 4  # of W&B's files
-_STEPS = ("step", "_step", "iter", "Step", "global_step", "trainer/global_step")
+# Of W&B's rows, `_step` counts the calls that logged them, not updates.
+_STEPS = (
+    *("step", "iter", "global_step", "trainer/global_step", "train/global_step", "Step", "_step"),
+)
 _USUAL = (
     "eval/loss",
     "val_loss",
@@ -127,14 +132,14 @@ def read_curves(paths: Iterable[Path], metric: str | None = None) -> dict[str, C
     for path in paths:
         if not path.exists():
             raise InvalidInput(f"--from={path}: no such file or folder")
-        files = [path] if path.is_file() else sorted(filter(_is_readable, path.rglob("*")))
-        # W&B's folders also have logs of W&B itself.
-        of_wandb = sorted({file.resolve() for file in files if file.suffix == ".wandb"})
-        files = of_wandb or files
+        files = [path] if path.is_file() else _files_in(path)
         if not files:
             raise InvalidInput(f"--from={path}: no log, .jsonl, .csv, .wandb or event file in it")
         for file in files:
-            for name, points in _points_of(file, metric):
+            same = [other for other in files if _is_events(other) and other.parent == file.parent]
+            if _is_events(file) and file != same[0]:
+                continue  # of a resumed run, read with the first file
+            for name, points in _points_of(file, metric, same):
                 steps, values = _in_order(points, f"{file}: {name}")
                 if name in curves:
                     raise InvalidInput(
@@ -145,10 +150,15 @@ def read_curves(paths: Iterable[Path], metric: str | None = None) -> dict[str, C
     return curves
 
 
-def _is_readable(path: Path) -> bool:
-    endings = (".log", ".jsonl", ".csv", ".wandb", ".txt", ".out")
-    hidden = any(part.startswith(".") for part in path.parts)
-    return path.is_file() and not hidden and (path.suffix in endings or _is_events(path))
+def _files_in(folder: Path) -> list[Path]:
+    """Returns the files of runs in a folder, without W&B's own logs beside its runs."""
+    endings = (".log", ".jsonl", ".csv", ".txt", ".out")
+    found = sorted(path for path in visible(folder) if path.is_file())
+    of_wandb = sorted({path.resolve() for path in found if path.suffix == ".wandb"})
+    near = {above for path in of_wandb for above in (path.parent, path.parent.parent)}
+    near = {above for above in near if re.match(r"(offline-)?run-|wandb$", above.name)}
+    others = (path for path in found if path.suffix in endings or _is_events(path))
+    return [path for path in others if not near & {*path.resolve().parents}] + of_wandb
 
 
 def _is_events(path: Path) -> bool:
@@ -160,10 +170,16 @@ def _name_of(path: Path) -> str:
     return path.parent.name if says_nothing or _is_events(path) else path.stem
 
 
-def _points_of(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-    """Yields the name and the points (step, value) of each run in a file."""
+def _points_of(
+    path: Path, metric: str | None, events: list[Path]
+) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    """Yields the name and the points (step, value) of each run in a file, or in event files."""
     if _is_events(path):
-        yield _name_of(path), _of_events(path, metric)
+        points: list[tuple[int, float]] = []
+        for file in events:  # each later one continues the run, or repeats its end
+            new = _of_events(file, metric)
+            points = [(step, value) for step, value in points if step < new[0][0]] + new
+        yield _name_of(path), points
     elif path.suffix == ".wandb":
         yield _of_wandb(path, metric)
     elif path.suffix == ".csv":
@@ -177,8 +193,8 @@ def _points_of(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
 def _in_order(points: list[tuple[int, float]], where: str) -> tuple[list[int], list[float]]:
     by_step: dict[int, float] = {}
     for step, value in points:
-        same = step in by_step and (by_step[step] == value or by_step[step] != by_step[step])
-        if step in by_step and not same:
+        before = by_step.get(step, value)
+        if before != value and not (math.isnan(before) and math.isnan(value)):
             raise InvalidInput(
                 f"{where}: step {step} has two values, {by_step[step]:g} and {value:g}; one file "
                 "may hold one run"
@@ -221,7 +237,9 @@ def _chosen(path: Path, names: Iterable[str], metric: str | None) -> str:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines(keepends=True)
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1].removesuffix("\n")
     for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -247,12 +265,18 @@ def _of_rows(
         raise InvalidInput(f"{path}: no row has a step; expected one of {', '.join(_STEPS)}")
     name = _chosen(path, [field for field in fields if field != step], metric)
     points = []
+    last = max((line for line, row in listed if name in row), default=0)
     for line, row in listed:
         if row.get(name) is None:
+            if name in row and line == last:
+                raise InvalidInput(
+                    f"{path}, row {line}: {name} is null at the end; write NaN if the run "
+                    "diverged, or leave rows without a value out"
+                )
             continue
         at, value = row.get(step), row[name]
-        value = math.nan if value in ("NaN", "nan") else value
-        is_whole = isinstance(at, int | float) and not isinstance(at, bool) and at == int(at)
+        value = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+        is_whole = isinstance(at, int | float) and not isinstance(at, bool) and _is_whole(at)
         if not is_whole or isinstance(value, bool) or not isinstance(value, int | float):
             told = f"{step}={at!r}, {name}={value!r}"
             raise InvalidInput(f"{path}, row {line}: {told[:80]}: expected numbers")
@@ -289,7 +313,8 @@ def _of_wandb(path: Path, metric: str | None) -> tuple[str, list[tuple[int, floa
         elif record.WhichOneof("record_type") == "history":
             items = record.history.item
             keys = [item.key or ".".join(item.nested_key) for item in items]
-            values = [json.loads(item.value_json) for item in items]
+            loaded = (json.loads(item.value_json) for item in items)
+            values = [math.nan if value is None else value for value in loaded]
             rows.append((len(rows) + 1, dict(zip(keys, values, strict=True))))
     return name, _of_rows(path, rows, metric)
 
@@ -334,19 +359,25 @@ def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
         yield _name_of(path), _of_rows(path, pairs, metric)
         return
     kinds = {name.rpartition(" - ")[2] for name in charted}
-    if charted and (metric or len(kinds) > 1):
+    if charted:
         kind = _chosen(path, kinds, metric)
         charted = [name for name in charted if name.rpartition(" - ")[2] == kind]
     points: dict[str, list[tuple[int, float]]] = {name.rpartition(" - ")[0]: [] for name in charted}
     columns = charted or [_chosen(path, set(header) - {step, runs or ""}, metric)]
     for line, row in table:
-        at = int(number(row[step], f"{path}, line {line}: {step}"))
+        at = number(row[step], f"{path}, line {line}: {step}")
+        if not _is_whole(at):
+            raise InvalidInput(f"{path}, line {line}: {step}={row[step]}: expected an integer")
         for column in columns:
             if row[column].strip():
                 name = column.rpartition(" - ")[0] if charted else row[runs or ""].strip()
                 value = number(row[column], f"{path}, line {line}: {column}")
-                points.setdefault(name, []).append((at, value))
+                points.setdefault(name, []).append((int(at), value))
     yield from points.items()
+
+
+def _is_whole(number: float) -> bool:
+    return math.isfinite(number) and number == int(number)
 
 
 def _numbers(path: Path, line: int, row: Mapping[str, str]) -> dict[str, float]:
@@ -403,9 +434,10 @@ def rows_of_curves(
         value = curve.values[curve.steps.index(step)]
         if target is not None:
             sign = -1 if larger_is_better else 1
-            points = list(zip(curve.steps, curve.values, strict=True))
+            pairs = zip(curve.steps, curve.values, strict=True)
+            points = [point for point in pairs if at is None or point[0] <= at]
             value = sign * min((sign * v for _, v in points if v == v), default=math.nan)
-            step = next((s for s, v in points if sign * v <= sign * target), curve.steps[-1])
+            step = next((s for s, v in points if sign * v <= sign * target), points[-1][0])
         rows.append({"arm": arm, "seed": seed, "value": value, "step": step})
         lines.append([name, arm, str(seed), f"{step:,}", f"{value:.6g}", str(len(curve.steps))])
         ends.setdefault(curve.steps[-1] if at is None else at, []).append(name)

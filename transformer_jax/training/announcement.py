@@ -50,8 +50,9 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
     if compiles:
         with progress.busy("compiling the training step"):
             program = prepared.program
+            largest = prepared.largest.program if is_new else program
         if is_new:
-            refuse_beyond_memory(peak_bytes(program, device.platform), config)
+            refuse_beyond_memory(peak_bytes(largest, device.platform), config)
 
 
 def kernels_of(prepared: Prepared, platform: str) -> list[str]:

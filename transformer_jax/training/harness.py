@@ -43,12 +43,15 @@ def run_tasks(
             f"--tasks={','.join(names)}: {str(error).partition(chr(10))[0]}"
         ) from error
     results = {
-        task: {key.partition(",")[0]: v for key, v in means.items() if isinstance(v, float)}
+        task: {key.removesuffix(",none"): v for key, v in means.items() if isinstance(v, float)}
         for task, means in told["results"].items()
     }
     samples = {
         task: [
-            {"doc_id": s["doc_id"], "target": str(s["target"]), "scores": s["filtered_resps"]}
+            {
+                **{"doc_id": s["doc_id"], "target": str(s["target"])},
+                **{"filter": s.get("filter"), "scores": s["filtered_resps"]},
+            }
             for s in sorted(rows, key=lambda s: s["doc_id"])
         ]
         for task, rows in told["samples"].items()

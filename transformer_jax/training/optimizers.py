@@ -255,7 +255,7 @@ def make_optimizer(
     if config.optimizer.unit_vectors:
         from transformer_jax.training.unit_vectors import end_on_sphere
 
-        optimizer = optax.chain(optimizer, end_on_sphere())
+        optimizer = optax.chain(optimizer, end_on_sphere(config.model.width))
     if training.clip_norm is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(training.clip_norm), optimizer)
     if training.frozen:

@@ -121,6 +121,12 @@ class Prepared:
             return self
         return self._others.setdefault(first, dataclasses.replace(self, first=first))
 
+    @property
+    def largest(self) -> "Prepared":
+        """Returns this object for the stage with the largest batches that the run reaches."""
+        reached = [start for start in self.starts if start < self.config.training.steps]
+        return max(map(self.at, reached), key=lambda stage: stage.count_of_update)
+
     @functools.cached_property
     def _others(self) -> dict[int, "Prepared"]:
         return {}
@@ -142,7 +148,7 @@ class Prepared:
             return functools.partial(draw_state, model, optimizer)
         from transformer_jax.training.unit_vectors import draw_on_sphere
 
-        return functools.partial(draw_on_sphere, model, optimizer)
+        return functools.partial(draw_on_sphere, model, optimizer, self.config.model.width)
 
     def _adapted(self, model: Any) -> Any:
         """Returns the model that a training step applies: with adapters, if the config has any."""
@@ -199,6 +205,10 @@ class Prepared:
         params, held = variables["params"], variables.get("state", {})
         if own:
             params, held = drawn.params, {**own, "base": params, **held}
+        if config.optimizer.unit_vectors:
+            from transformer_jax.training.unit_vectors import on_sphere
+
+            params = on_sphere(params, config.model.width)
         # Weights that an optimizer keeps, e.g. an average, must start from these too.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state, state=held)), remarks

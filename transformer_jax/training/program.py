@@ -87,8 +87,9 @@ class Program:
     @property
     def bytes_of_member(self) -> int | None:
         """Memory per member in bytes: arguments, results and temporaries; None until compiled."""
-        compiled = self.__dict__.get("compiled")
-        return compiled and laid_out_bytes(compiled) // self.width
+        stages = (self, *self._of_stages.values())
+        compiled = [s.__dict__["compiled"] for s in stages if "compiled" in s.__dict__]
+        return max(map(laid_out_bytes, compiled)) // self.width if compiled else None
 
     def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
         """Takes the steps in at most `width` requests of members; returns the results in order.

@@ -58,8 +58,9 @@ class Staged:
     """A task whose batches change their shape; everything else is the task's own.
 
     A batch consists of units, batches of the greatest common divisor of all batch sizes. Units are
-    counted over all stages without a gap, so each example still occurs once per epoch. A stage of
-    another length begins at the next unit of this length after the tokens that were read before.
+    counted over all stages without a gap, so with one length each example occurs once per epoch. A
+    stage of another length has other windows, and begins at the unit of this length that follows
+    as many tokens as were read before.
     """
 
     task: Any

@@ -6,6 +6,7 @@ A row that is no document raises InvalidInput with its file and number; none is 
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ _PART, _PARTS = 1 << 20, 256
 def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
     """Returns the files of a folder, which are of one kind and not of several splits."""
     files = find_files(source, "text", *endings)
-    words = {word for path in files for word in re.split("[^a-z]+", path.name.lower())}
-    if len(files) > 1 and len(kinds := {path.name.partition(".")[2] for path in files}) > 1:
+    inside = [path.relative_to(source).as_posix().lower() for path in files]
+    words = {word for path in inside for word in re.split("[^a-z]+", path)}
+    kinds = {next(end[1:] for end in endings if path.name.endswith(end)) for path in files}
+    if len(kinds) > 1:
         listed = " and ".join(sorted(kinds))
         raise InvalidInput(
             f"data.source={source}: the folder has {listed} files; expected one kind"
@@ -81,7 +84,7 @@ def _of_json(path: Path, field: str) -> Iterator[tuple[int, Any]]:
                     names = list(row) if isinstance(row, dict) else []
                     raise InvalidInput(_no_field(f"{path}: row {number}", field, names))
                 yield number, row[field]
-    except (OSError, EOFError) as error:  # e.g. a truncated .gz
+    except (OSError, EOFError, zlib.error) as error:  # e.g. a truncated .gz
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
@@ -110,7 +113,7 @@ def _of_arrow(path: Path, field: str) -> Iterator[tuple[int, Any]]:
                 batches = file = pa.ipc.open_stream(source)
             _refuse_other_column(path, field, file.schema)
             yield from _numbered(batch.select([field]) for batch in batches)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
@@ -176,6 +179,10 @@ def _open_tokens(path: Path, vocab_size: int) -> np.ndarray:
         if len(head) > 1 and int(head[0]) in {magic for magic, _ in _HEADERS}:
             known = ", ".join(f"{magic} version {version}" for magic, version in _HEADERS)
             raise InvalidInput(f"{path}: header {head[:2].tolist()}; expected {known}")
+        if vocab_size > 1 << 16:
+            raise InvalidInput(
+                f"{path}: expected llm.c's header, since uint16 cannot hold {vocab_size} tokens"
+            )
         if not size or size % 2:
             raise InvalidInput(f"{path}: {size} bytes; expected whole uint16 tokens")
         tokens = np.memmap(path, "<u2", "r")

@@ -41,7 +41,7 @@ class ShardedTokens(JoinedTokens):
             raise InvalidInput(
                 f"{self._folder}: token {tokens.max()} is outside the "
                 f"vocabulary of {self._vocab_size} tokens: a file is damaged\n"
-                "rebuild the shards with python -m experiments.make_shards"
+                "rebuild shards with python -m experiments.make_shards"
             )
         return tokens
 

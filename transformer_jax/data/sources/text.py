@@ -17,7 +17,7 @@ from transformer_jax.errors import InvalidInput
 
 _PIECE_CHARACTERS = 1 << 20
 # Kinds of files that are read by corpora.py
-DOCUMENTS = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet", ".arrow", ".feather")
+DOCUMENTS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet", ".arrow", ".feather")
 TOKENS = (".bin",)
 
 
@@ -101,6 +101,9 @@ def read_pieces(
         return
     is_empty = True
     for path in _files(source):
+        if path.name.endswith((".json", ".json.gz", *TOKENS)):
+            expected = "text, or documents, one in each line of a .jsonl file"
+            raise InvalidInput(f"{path}: expected {expected}, got a {path.suffix} file")
         if path.name.endswith(DOCUMENTS):
             from transformer_jax.data.sources.corpora import documents_of
 

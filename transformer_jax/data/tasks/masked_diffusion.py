@@ -27,7 +27,8 @@ class MaskedDiffusion(MaskedLanguageModelling):
     are replaced by the mask token and predicted, each with weight n / k (Nie et al. 2025,
     arXiv:2502.09992, equation 14). A window's weights thus sum to n, and the mean loss is an upper
     bound on the negative log-likelihood per token, in expectation over k and the masked positions.
-    The numbers k of a batch, and those of a split's windows, are spread evenly.
+    The numbers k of a batch, and those of a split's windows, are spread evenly (in stages of
+    growing batches, those of each unit are).
 
     Attributes:
       maskings: Number of times that a window is masked in evaluation.
