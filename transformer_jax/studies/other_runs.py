@@ -158,7 +158,8 @@ def _files_in(folder: Path) -> list[Path]:
     near = {above for path in of_wandb for above in (path.parent, path.parent.parent)}
     near = {above for above in near if re.match(r"(offline-)?run-|wandb$", above.name)}
     others = (path for path in found if path.suffix in endings or _is_events(path))
-    return [path for path in others if not near & {*path.resolve().parents}] + of_wandb
+    placed = ((path, path.parent.resolve()) for path in others)  # a log may be a link itself
+    return [path for path, at in placed if not near & {at, *at.parents}] + of_wandb
 
 
 def _is_events(path: Path) -> bool:
