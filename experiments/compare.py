@@ -1,8 +1,9 @@
-"""Judges studies again, or compares runs: differing options, results, and supported claims.
+"""Judges studies again, or compares runs, or their scores of a benchmark's items.
 
 Example:
   python -m experiments.compare runs/positions
   python -m experiments.compare runs/a runs/b --metric=eval/loss --out=comparison.html
+  python -m experiments.compare plain-seed0.jsonl wide-seed0.jsonl --metric=accuracy
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.studies.other_runs import RULE
 from transformer_jax.studies.study import Study, is_study, load_study
 from transformer_jax.studies.tables import table_text
 
@@ -21,15 +23,21 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Prints and returns the verdicts on studies, or a comparison of runs."""
     parser = Parser("compare", __doc__)
     parser.add_argument(
-        "directories", nargs="+", metavar="DIR", help="directories of studies, or of runs"
+        "directories", nargs="+", metavar="DIR",
+        help="directories of studies or of runs, or files of items that `evaluate` wrote",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", help="for runs: name in metrics.jsonl (eval/loss); for items: accuracy"
     )
-    parser.add_argument("--metric", help="for runs: name in metrics.jsonl (eval/loss)")
+    parser.add_argument("--rule", default=RULE, help="for items: pattern of names, arm and seed")
     parser.add_argument(
         "--out",
         help="for runs: file for the page, or for a picture of the metric (comparison.html)",
     )
     parser.add_json()
     arguments = parser.read(argv)
+    if all(path.endswith(".jsonl") for path in arguments.directories):
+        return _compare_items(arguments)
     studies = [path for path in arguments.directories if is_study(path)]
     if studies and len(studies) < len(arguments.directories):
         raise InvalidInput("compare: expected studies or runs, not both")
@@ -48,6 +56,17 @@ def _judge(study: Study) -> dict[str, Any]:
 
     study.refuse_lost_cells()
     return judge_and_report(study, Progress())
+
+
+def _compare_items(arguments: Any) -> dict[str, Any]:
+    from transformer_jax.studies.items import HEADS, compare_items, read_answers, rows_of
+
+    paths = map(Path, arguments.directories)
+    compared, notes = compare_items(
+        read_answers(paths, arguments.metric or "accuracy", arguments.rule)
+    )
+    print(table_text(HEADS, rows_of(compared)), *(f"note   {n}" for n in notes), sep="\n")
+    return {"arms": [arm._asdict() for arm in compared], "notes": notes}
 
 
 def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:

@@ -36,16 +36,20 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--average", type=int, default=1, help="newest checkpoints to average (1)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
     parser.add_argument("--choices", help="JSON lines with context, choices and answer, instead")
-    parser.add_argument("--tasks", help="names of lm-evaluation-harness, instead: NAME,NAME")
-    parser.add_argument("--tasks_folder", help="folder with further tasks of the harness")
+    parser.add_argument("--core", metavar="FOLDER", help="CORE's bundle, with core.yaml, instead")
+    parser.add_argument(
+        "--tasks", help="of lm-evaluation-harness, instead: NAME,NAME, or FOLDER/NAME"
+    )
     parser.add_argument("--begin", help="special token before an item without context (none)")
     parser.add_argument("--out", help="file for the scores of each item (in the run's folder)")
     parser.add_mesh()
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
-    if arguments.choices is not None or arguments.tasks is not None:
-        return _benchmarks(arguments)
+    if kinds := [kind for kind in ("choices", "core", "tasks") if getattr(arguments, kind)]:
+        if len(kinds) > 1:
+            raise InvalidInput("expected one of --choices, --core and --tasks")
+        return _benchmark(arguments, kinds[0], getattr(arguments, kinds[0]))
     is_run = not is_of_huggingface(arguments.workdir)
     directory, config = RunDirectory(arguments.workdir), _config_to_score(arguments, is_run)
     length, default_size = config.data.length, config.evaluation.batch_size
@@ -115,32 +119,20 @@ def main(argv: list[str]) -> dict[str, Any]:
     }
 
 
-def _benchmarks(arguments: Any) -> dict[str, Any]:
-    """Scores the choices of each item in a file, or tasks of the harness; returns the results."""
-    from transformer_jax.training import choices
+def _benchmark(arguments: Any, kind: str, name: str) -> dict[str, Any]:
+    """Scores the items of a benchmark; returns the results."""
+    from transformer_jax.training.benchmarks import run_benchmark
     from transformer_jax.training.loading import load_run
 
-    name = arguments.choices or arguments.tasks
     size = 16 if arguments.batch_size is None else arguments.batch_size
-    if size < 1 or (arguments.choices and arguments.tasks):
-        raise InvalidInput("expected --batch_size of at least 1, and either --choices or --tasks")
-    folder = arguments.workdir if not is_of_huggingface(arguments.workdir) else "."
-    stem = f"choices-{Path(name).stem}.jsonl" if arguments.choices else f"tasks-{name}.json"
-    out = file_to_write(arguments.out or f"{folder}/{stem}", "--out")
-    items = choices.read_items(Path(name)) if arguments.choices else []
+    if size < 1:
+        raise InvalidInput(f"--batch_size={size}: expected at least 1")
+    folder = "." if is_of_huggingface(arguments.workdir) else arguments.workdir
+    out = file_to_write(arguments.out or f"{folder}/{kind}-{Path(name).stem}.jsonl", "--out")
     use_compilation_cache()
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
-    begin = choices.special_token(run, arguments.begin)
-    if arguments.tasks:
-        from transformer_jax.training.harness import run_tasks
-
-        told = run_tasks(run, name.split(","), arguments.tasks_folder, size, begin)
-        results, text = told["results"], json.dumps(told, indent=1) + "\n"
-    else:
-        scored = choices.score_items(run, items, size, begin)
-        results = {name: choices.summary(scored)}
-        text = "".join(f"{line}\n" for line in choices.lines_with(items, scored))
-    out.write_text(text, encoding="utf-8")
+    results, rows = run_benchmark(run, kind, name, size, arguments.begin)
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     for task, means in results.items():
         print(f"{task}  {'  '.join(f'{key} {mean:.4f}' for key, mean in means.items())}")
     print(f"scores of each item in {out}")

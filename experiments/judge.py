@@ -5,6 +5,7 @@ Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
   python -m experiments.judge --from=logs --metric=val_loss --base=plain --margin=0.01
+  python -m experiments.judge --from=logs --metric=val_loss --target=3.28 --steps
 
 docs/comparing.md explains the terms; in Python, call `transformer_jax.judge`.
 """
@@ -28,10 +29,9 @@ def main(argv: list[str]) -> list[Any]:
     parser.add_argument("--metric", help="name of the metric in these files (a validation loss)")
     parser.add_argument("--rule", default=RULE, help="pattern of run names with arm and seed")
     parser.add_argument("--at", type=int, help="update whose values are compared (the last)")
-    parser.add_argument("--base", required=True, help="the arm that the others are compared with")
-    parser.add_argument(
-        "--margin", required=True, type=float, help="the smallest difference that matters"
-    )
+    parser.add_argument("--steps", action="store_true", help="when do runs reach --target?")
+    parser.add_argument("--base", help="the arm that the others are compared with")
+    parser.add_argument("--margin", type=float, help="the smallest difference that matters")
     parser.add_argument(
         "--larger_is_better", action="store_true", help="larger values are better (smaller)"
     )
@@ -48,6 +48,10 @@ def main(argv: list[str]) -> list[Any]:
 
     if bool(arguments.scores) == bool(arguments.sources):
         raise InvalidInput("expected either --scores=FILE or --from=PATH")
+    if arguments.steps and (arguments.scores or arguments.target is None or arguments.workdir):
+        raise InvalidInput("--steps: expected --from=PATH and --target=VALUE, and no --workdir")
+    if not arguments.steps and (arguments.base is None or arguments.margin is None):
+        raise InvalidInput("expected --base=ARM and --margin=DIFFERENCE")
     if arguments.scores:
         rows = read_scores(Path(arguments.scores))
     else:
@@ -56,6 +60,8 @@ def main(argv: list[str]) -> list[Any]:
         rows, lines, warnings = rows_of_curves(curves, arguments.rule, *picked)
         shown = table_text(["run", "arm", "seed", "update", "value", "points"], lines)
         print(shown, *(f"note   {warning}" for warning in warnings), sep="\n")
+        if arguments.steps:
+            return _reaching(arguments, curves)
     asked: dict[str, Any] = {
         "base": arguments.base,
         "margin": arguments.margin,
@@ -71,6 +77,25 @@ def main(argv: list[str]) -> list[Any]:
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")
     return results
+
+
+def _reaching(arguments: Any, curves: Any) -> list[Any]:
+    """Prints and returns when the runs of each arm reach the target."""
+    from transformer_jax.studies.other_runs import reaching
+    from transformer_jax.studies.tables import table_text
+
+    spelled = lambda v: f"{v[0]:.5g} ({v[1][0]:.5g} to {v[1][1]:.5g})" if v else "-"  # noqa: E731
+    better = arguments.larger_is_better
+    found = reaching(curves, arguments.target, arguments.rule, arguments.at, better)
+    rows = [
+        [arm, "{} of {}".format(*reached), spelled(when), spelled(value), f"{p:.2g}"]
+        for arm, reached, when, value, p in found
+    ]
+    heads = ("arm", "reached", "updates (95 %)", "value at the end (95 %)", "p")
+    print(table_text(heads, rows))
+    side = "above" if better else "below"
+    print(f"p: t test over runs that the mean at the end is {side} {arguments.target:g}")
+    return found
 
 
 def _counts(name: str, text: str) -> tuple[int, ...]:

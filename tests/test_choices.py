@@ -12,8 +12,8 @@ from transformer_jax.training.choices import (
     Item,
     Scored,
     is_right,
-    lines_with,
     read_items,
+    rows_of,
     score_items,
     summary,
 )
@@ -80,8 +80,8 @@ def test_rules_by_hand():
     expected = {"accuracy": 0.25, "accuracy_per_token": 0.75, "accuracy_per_byte": 0.75}
     expected |= {"standard_error": (0.25 * 0.75 / 3) ** 0.5, "ties": 1.0, "items": 4}
     assert found == pytest.approx(expected)
-    (line,) = lines_with([Item("c", ("a", "b", "d"), 0)], [item])
-    assert json.loads(line)["log_probabilities"] == [-6.0, -5.0, -5.0]
+    (row,) = rows_of([Item("c", ("a", "b", "d"), 0)], [item])
+    assert row["log_probabilities"] == [-6.0, -5.0, -5.0]
 
 
 def test_files_of_items_are_read(tmp_path):
@@ -113,7 +113,7 @@ def test_a_line_that_is_no_item_is_refused_by_number(tmp_path, row, words):
     (tmp_path / "items.jsonl").write_text(good + row)
     with pytest.raises(InvalidInput) as caught:
         read_items(tmp_path / "items.jsonl")
-    where = ["line 2"] if row else []
+    where = ["row 2"] if row else []
     assert all(word in str(caught.value) for word in [*where, *words]), caught.value
 
 
@@ -135,8 +135,8 @@ def test_the_command_prints_accuracies_and_stores_items(tiny_run, tmp_path):
     assert means["items"] == len(stored) == 4
     assert means["accuracy"] == np.mean([row["accuracy"] for row in stored])
     refused(attempt("evaluate", *where, "--begin=<s>"), "--begin=<s>", "no such special token")
-    refused(attempt("evaluate", *where, "--batch_size=0"), "--batch_size of at least 1")
-    refused(attempt("evaluate", *where, "--tasks=piqa"), "either --choices or --tasks")
+    refused(attempt("evaluate", *where, "--batch_size=0"), "--batch_size=0: expected at least 1")
+    refused(attempt("evaluate", *where, "--tasks=piqa"), "one of --choices, --core and --tasks")
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--choices=none"), "no such file")
 
 
@@ -191,28 +191,41 @@ def test_the_harness_gives_the_same_scores_to_its_model_and_to_ours(tmp_path, mo
     rolling = {"task": "mine_rolling", "output_type": "loglikelihood_rolling", "test_split": "test"}
     rolling |= {"doc_to_text": "", "doc_to_target": "{{context}}"}
     rolling["metric_list"] = [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}]
-    for task in (choice, rolling):
+    written = {"task": "mine_written", "output_type": "generate_until", "test_split": "test"}
+    written |= {"doc_to_text": "{{context}}", "doc_to_target": "{{choices[0]}}"}
+    written["generation_kwargs"] = {"until": ["e"], "max_gen_toks": 8, "do_sample": False}
+    written["metric_list"] = [{"metric": "exact_match"}]
+    for task in (choice, rolling, written):
         (tmp_path / f"{task['task']}.yaml").write_text(yaml.safe_dump(task | data))
 
-    names, manager = ["mine", "mine_rolling"], TaskManager(include_path=str(tmp_path))
+    names, manager = (
+        ["mine", "mine_rolling", "mine_written"],
+        TaskManager(include_path=str(tmp_path)),
+    )
     model = HFLM(pretrained=folder, tokenizer=folder, device="cpu", batch_size=4, max_length=64)
     told = lm_eval.simple_evaluate(
         model, tasks=names, task_manager=manager, log_samples=True, bootstrap_iters=0
     )
     run = load_run(folder)
     begin = run.tokenizer.number_of(special[0])
-    ours = run_tasks(run, names, str(tmp_path), 8, begin)
+    results, stored = run_tasks(run, names, str(tmp_path), 8, begin)
     for name in names:
         samples = sorted(told["samples"][name], key=lambda sample: sample["doc_id"])
-        for sample, own in zip(samples, ours["samples"][name], strict=True):
+        if name == "mine_written":
+            told_texts = [sample["filtered_resps"] for sample in samples]
+            assert [row["scores"] for row in stored if row["task"] == name] == told_texts
+            assert len({str(text) for text in told_texts}) > 5
+            continue
+        for sample, own in zip(samples, (r for r in stored if r["task"] == name), strict=True):
             found, expected = (np.ravel(s)[:: 2 if name == "mine" else 1].astype(float)
                                for s in (own["scores"], sample["filtered_resps"]))  # fmt: skip
             np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-5)
-        for key, value in ours["results"][name].items():
+        for key, value in results[name].items():
             assert value == pytest.approx(told["results"][name][f"{key},none"], rel=1e-4)
     alone = [Item(row["context"], tuple(f" {c}" for c in row["choices"]), 0) for row in rows]
     means = summary(score_items(run, alone, 8))
-    assert means["accuracy"] == ours["results"]["mine"]["acc"]
-    assert means["accuracy_per_byte"] == ours["results"]["mine"]["acc_norm"]
+    assert means["accuracy"] == results["mine"]["acc"]
+    assert means["accuracy_per_byte"] == results["mine"]["acc_norm"]
+    assert np.mean([row["acc"] for row in stored if row["task"] == "mine"]) == means["accuracy"]
     with pytest.raises(InvalidInput, match=r"--tasks=mine_too: .*did you mean mine"):
         run_tasks(run, ["mine_too"], str(tmp_path), 8, begin)

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import TINY, attempt, refused
 from transformer_jax.config_files import load_config
 from transformer_jax.data.sources.corpora import documents_of
+from transformer_jax.data.sources.official import load_splits
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.build import make_task
@@ -309,3 +310,26 @@ def test_a_run_on_an_official_split_is_evaluated_on_it(tmp_path):
     other = attempt("evaluate", run, f"--source={tmp_path / 'test.jsonl'}", "--json")
     assert other.returncode == 0, other.stderr
     assert json.loads(other.stdout)["means"]["loss"] > 1, other.stderr
+
+
+def test_the_last_of_nanochats_shards_is_for_validation_alone(tmp_path):
+    """As nanochat writes them: row groups of 128 texts, zstd, no dictionary, no statistics."""
+    texts = [[f"text {shard} of {number}" for number in range(300)] for shard in range(3)]
+    for shard, rows in enumerate(texts):
+        pq.write_table(
+            pa.table({"text": rows}), tmp_path / f"shard_{shard:05d}.parquet", row_group_size=128,
+            compression="zstd", compression_level=3, use_dictionary=False, write_statistics=False,
+        )  # fmt: skip
+    last = str(tmp_path / "shard_00002.parquet")
+    streams, tokenizer, _ = load_splits(
+        str(tmp_path), "byte", 0, None, (0.9, 0.05, 0.05), official=(last, None, None)
+    )
+    told = {split: tokenizer.decode(stream[:]) for split, stream in streams.items()}
+    joined = ["".join(f"{text}\n" for text in rows) for rows in texts]
+    assert told == {"train": "".join(joined[:2]), "validation": joined[2], "test": joined[2]}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "a.txt").write_text("a")
+    with pytest.raises(InvalidInput, match=r"contains no \.txt"):
+        load_splits(str(alone), "byte", 0, None, (0.9, 0.05, 0.05),
+                    official=(str(alone / "a.txt"), None, None))  # fmt: skip

@@ -32,6 +32,7 @@ from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.design import load_design
 from transformer_jax.studies.running import run
 from transformer_jax.suggestions import OTHER_NAMES
+from transformer_jax.training.choices import Item, score_items
 
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]
 
@@ -417,8 +418,9 @@ def test_how_likely_a_text_is(loaded):
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])[0]
     np.testing.assert_allclose(loaded.log_probabilities(text), -losses, atol=1e-5)
     assert loaded.perplexity(text) == pytest.approx(float(jnp.exp(losses.mean())), rel=1e-5)
-    choices = loaded.log_probabilities_of_choices(text[:10], [text[10:], text[10:12]])
-    np.testing.assert_allclose(choices, [-losses[9:].sum(), -losses[9:11].sum()], atol=1e-4)
+    (scored,) = score_items(loaded, [Item(text[:10], (text[10:], text[10:12]), 0)], 2)
+    sums = [-losses[9:].sum(), -losses[9:11].sum()]
+    np.testing.assert_allclose(scored.log_probabilities, sums, atol=1e-4)
 
 
 def test_an_option_whose_row_is_not_chosen_is_told(tmp_path):
@@ -480,10 +482,6 @@ def seeing_ahead(run):
     [
         (lambda run: run.log_probabilities("R"), "expected a text of 2 to"),
         (lambda run: run.perplexity("R" * 500), r"got 500"),
-        (lambda run: run.log_probabilities_of_choices("R", []), "at least one text"),
-        (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "expected non-empty texts"),
-        (lambda run: run.log_probabilities_of_choices("R", "ab"), "expected a list of texts"),
-        (lambda run: run.log_probabilities_of_choices("", ["ab"]), "prompt: expected a non-empty"),
         (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would have"),
     ],
 )

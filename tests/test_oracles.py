@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import tiny_config
+from tests.conftest import ROOT, tiny_config
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
 from transformer_jax.attention import AttentionCall
 from transformer_jax.blocks import Context
 from transformer_jax.cache import CacheSlot
+from transformer_jax.config_files import load_config
 from transformer_jax.data.baselines import _fitted, _nearest, _text_features
 from transformer_jax.generation import restrict_logits
 from transformer_jax.interop import from_huggingface
@@ -20,6 +21,7 @@ from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.recurrent import CELLS, Recurrence, RecurrentEncoder
 from transformer_jax.models.stack import Stack
 from transformer_jax.positions import PositionTerms, Rotation, Sizes
+from transformer_jax.runs.progress import Silent
 from transformer_jax.training.objectives import cross_entropy
 from transformer_jax.training.optimizers import make_optimizer, make_schedule
 from transformer_jax.variants.gated_delta import GatedDeltaRule
@@ -486,3 +488,22 @@ def test_neighbours_are_scikit_learns(rng):
     known, queries = rng.normal(size=(300, 7)), rng.normal(size=(600, 7))
     model = KNeighborsClassifier(1).fit(known, np.arange(300))
     np.testing.assert_array_equal(_nearest(queries, known), model.predict(queries))
+
+
+def test_a_run_has_the_curve_of_the_same_training_in_torch(tmp_path):
+    """Model, loss, derivatives, AdamW, clipping and learning rates of configs/enwik8.py at once."""
+    from tests.torch_curve import both_curves
+    from transformer_jax.training.loop import train
+
+    changes = {
+        **{"data.source": "shakespeare", "data.length": "32", "model.width": "32"},
+        **{"model.depth": "2", "model.num_heads": "2", "training.steps": "24"},
+        **{"training.batch_size": "8", "schedule.warmup_steps": "8", "training.clip_norm": "0.5"},
+        **{"evaluation.every": "8", "sample.num_tokens": "0"},
+    }
+    config = load_config(str(ROOT / "configs" / "enwik8.py"), changes)
+    train(config, tmp_path / "run", Silent())
+    steps, theirs, ours = zip(*both_curves(tmp_path / "run"), strict=True)
+    assert steps == (8, 16, 24)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+    assert ours[0] > ours[-1] + 0.1

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.conftest import attempt, refused
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.other_runs import read_curves, read_scores, rows_of_curves
+from transformer_jax.studies.other_runs import reaching, read_curves, read_scores, rows_of_curves
 
 POINTS = [(0, 4.2187), (250, 2.5), (500, 1.75)]
 LOGS = {
@@ -237,3 +238,47 @@ def test_event_files_and_runs_of_trackers_are_read(tmp_path, monkeypatch):
     assert {name: points_of(curve) for name, curve in curves.items()} == {
         "tracked-3": POINTS, "beside-0": POINTS,
     }  # fmt: skip
+
+
+def test_updates_until_a_target_and_a_test_of_the_mean(tmp_path):
+    """The question of modded-nanogpt's records: is the mean loss below 3.28, and since when?"""
+    ends = {"new": [3.270, 3.274, 3.279, 3.281], "old": [3.29, 3.284, 3.281, 3.3], "one": [3.2]}
+    for arm, values in ends.items():
+        for seed, value in enumerate(values):
+            curve = [(0, 10.8), (100 + 25 * seed, 3.27 if arm == "new" else 3.4), (1000, value)]
+            write_log(tmp_path / f"{arm}-{seed}.log", "modded", curve)
+    curves = read_curves([tmp_path])
+    new, old, one = reaching(curves, 3.28)
+    p = stats.ttest_1samp(ends["new"], 3.28, alternative="less").pvalue
+    assert new.p == pytest.approx(p)
+    assert old.p == pytest.approx(stats.ttest_1samp(ends["old"], 3.28, alternative="less").pvalue)
+    assert (new.reached, old.reached, one.reached) == ((4, 4), (0, 4), (1, 1))
+    low, high = stats.t.interval(0.95, 3, 137.5, stats.sem([100, 125, 150, 175]))
+    assert new.updates == (137.5, (pytest.approx(low), pytest.approx(high)))
+    assert old.updates is None
+    assert one.p == 1
+    assert reaching(curves, 3.28, at=1000, larger_is_better=True)[1].p == pytest.approx(1 - old.p)
+    asked = [f"--from={tmp_path}", "--target=3.28", "--steps"]
+    said = attempt("judge", *asked).stdout
+    assert f"{p:.2g}" in said
+    assert "4 of 4" in said
+    assert json.loads(attempt("judge", *asked, "--json").stdout)[0]["reached"] == [4, 4]
+    refused(attempt("judge", *asked[:1], "--steps"), "--steps", "--target=VALUE")
+    refused(attempt("judge", *asked[:2]), "expected --base=ARM and --margin=DIFFERENCE")
+
+
+def test_different_validation_data_are_named(tmp_path):
+    """As logs and configs state them: code of modded-nanogpt, YAML of W&B, JSON of our runs."""
+    source = '    val_files : str = "data/{}_val_*.bin" # input\n    val_tokens = {} # how many\n'
+    for name, said in (("a-0", ("fine", 10)), ("a-1", ("fine", 10)), ("b-0", ("web", 5))):
+        path = write_log(tmp_path / f"{name}.log", "modded")
+        path.write_text(source.format(*said) + path.read_text())
+    for name, config in (("c-0", '{"dataset": "owt"}'), ("c-1", "dataset:\n    value: c4\n")):
+        write_rows(tmp_path / name / "metrics.jsonl", name="val_loss")
+        (tmp_path / name / ("config.json" if "{" in config else "config.yaml")).write_text(config)
+    told = rows_of_curves(read_curves([tmp_path], "val_loss")).warnings
+    assert [line for line in told if "different" in line] == [
+        "different validation data: val_files is data/fine_val_*.bin (a-0), data/web_val_*.bin (b-0)",
+        "different validation data: val_tokens is 10 (a-0), 5 (b-0)",
+        "different validation data: dataset is owt (c-0), c4 (c-1)",
+    ]

@@ -12,11 +12,14 @@ import sys
 
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from configs import shakespeare
 from tests.conftest import FLAGS, ROOT, attempt, user_environment
+from tests.test_benchmarks import write_bundle
 
 README = (ROOT / "README.md").read_text()
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -57,6 +60,14 @@ def place(tmp_path_factory):
         (folder / f"my_{name}.jsonl").write_text(lines)
     item = {"context": "it was the ", "choices": ["best", "stem"], "answer": 0}
     (folder / "my_items.jsonl").write_text(3 * (json.dumps(item) + "\n"))
+    write_bundle(folder / "my_bundle")
+    for name, right in (("plain", (True, False, True)), ("wide", (True, True, False))):
+        rows = [{"item": number, "accuracy": value} for number, value in enumerate(right)]
+        (folder / f"my_{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    table = pa.table({"text": [f"{n}: it was the worst of times" for n in range(90)]})
+    pq.write_table(table, folder / "my_documents.parquet")
+    tokens = np.random.default_rng(1).integers(0, 300, 9000)
+    tokens.astype("<u2").tofile(folder / "my_tokens.bin")
     (folder / "my_logs").mkdir()
     for arm, seed in itertools.product(("plain", "wide"), range(4)):
         rows = ({"step": n, "val/loss": 3.5 - n / 1e3 - seed / 50} for n in range(0, 500, 50))

@@ -53,9 +53,7 @@ Splits = Annotated[
     Form("3 numbers in (0, 1) that sum to 1", "0.8,0.1,0.1"),
 ]
 ParameterPaths = Annotated[
-    tuple[str, ...],
-    Predicate(all),
-    Form("prefixes of parameter paths", "token_embedding,block_0"),
+    tuple[str, ...], Predicate(all), Form("prefixes of parameter paths", "token_embedding,block_0")
 ]
 MapNames = Annotated[
     tuple[str, ...],
@@ -75,10 +73,7 @@ Scheduled = Annotated[
     Predicate(
         lambda texts: all(re.fullmatch(r"[\w.]+=[^@/]+@\d+(/[^@/]+@\d+)*", t) for t in texts)
     ),
-    Form(
-        "KEY=VALUE@UPDATE/VALUE@UPDATE/...",
-        "optimizer.weight_decay=0.1@0/0.01@2000",
-    ),
+    Form("KEY=VALUE@UPDATE/VALUE@UPDATE/...", "optimizer.weight_decay=0.1@0/0.01@2000"),
 ]
 ParameterName = Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"]
 WeightsPath = Annotated[
@@ -347,6 +342,9 @@ class Evaluation:
       metrics: Metrics besides loss, accuracy and the task's own scores (see docs/catalogue.md), or
         MODULE:NAME of your own.
       target: Validation loss that metrics such as updates_to_target refer to.
+      benchmark: What the metric benchmark measures: a file of choices (.jsonl), the folder of CORE,
+        or tasks NAME,NAME of lm-evaluation-harness (FOLDER/NAME for those in a folder).
+      benchmark_begin: Special token before each of its texts without a context.
     """
 
     every: Count = 500
@@ -354,6 +352,8 @@ class Evaluation:
     stride: Count | None = None
     metrics: Annotated[tuple[str, ...], Variant("metrics:METRICS")] = ()
     target: Number | None = None
+    benchmark: Text | None = None
+    benchmark_begin: Text | None = None
 
 
 class Hooks:

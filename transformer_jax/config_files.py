@@ -40,7 +40,7 @@ _ALWAYS_STORED = (
 # Changing these changes no bit of the trained parameters, so a resumed run may have other values.
 CADENCE = (
     *("evaluation.every", "evaluation.batch_size", "evaluation.metrics", "evaluation.target"),
-    *("logging.", "checkpoint.", "sample."),
+    *("evaluation.benchmark", "logging.", "checkpoint.", "sample."),
 )
 
 # Options that name code which observes training without changing it, unless a hook intervenes.

@@ -276,6 +276,12 @@ def _of_training(flat: Flat) -> Problems:
     if needing and flat["evaluation.target"] is None:
         reason = f"{', '.join(needing)} requires a validation loss in evaluation.target"
         yield "evaluation.metrics", reason
+    needing = [name for name in flat["evaluation.metrics"] if name.startswith("benchmark")]
+    if needing and flat["evaluation.benchmark"] is None:
+        yield (
+            "evaluation.metrics",
+            f"{needing[0]} requires evaluation.benchmark, e.g. a .jsonl file",
+        )
     batch, parts = flat["training.batch_size"], flat["training.accumulation"]
     if batch % parts:
         expected = f"expected a divisor of training.batch_size={batch}"

@@ -14,6 +14,7 @@ arguments say which data it needs:
   curve      the rows of metrics.jsonl, with `updates`, `operations`, `seconds` (None if several
              runs shared a program) and the data seen so far, e.g. `tokens`
   target     evaluation.target
+  benchmark  results of evaluation.benchmark by name of a task, or None without one
   generated  scores of the model's own texts by name, if the task scores them
   run, task, split
              everything: the trained model (see load_run), its data, and validation or test
@@ -34,7 +35,7 @@ from transformer_jax.options import is_number, is_user_defined
 
 # Arguments that a metric may declare; see above.
 ARGUMENTS = (
-    *("examples", "logits", "targets", "weights", "curve", "target", "generated"),
+    *("examples", "logits", "targets", "weights", "curve", "target", "generated", "benchmark"),
     *("run", "task", "split"),
 )
 
@@ -295,6 +296,30 @@ def spearman(run: Any, task: Any, split: str) -> float | None:
     return float(stats.spearmanr(real, expected).statistic)
 
 
+def _of_benchmark(name: str, doc: str, *results: str) -> Any:
+    """Returns a metric: the mean over tasks of the first of these results that each one has."""
+
+    @metric("score of a benchmark", larger_is_better=True)
+    def score(benchmark: Mapping[str, Mapping[str, float]] | None) -> float | None:
+        of_tasks = list((benchmark or {}).values())
+        of_tasks = [means for means in of_tasks if "core" in means] or of_tasks
+        found = [next((means[r] for r in results if r in means), None) for means in of_tasks]
+        values = [value for value in found if value is not None]
+        return sum(values) / len(found) if values and len(values) == len(found) else None
+
+    score.__name__, score.__doc__ = name, f"{doc} of evaluation.benchmark; None if it has none."
+    return score
+
+
+_BENCHMARKS = (
+    _of_benchmark("benchmark", "CORE, or the accuracy by probability,", "core", "accuracy", "acc"),
+    _of_benchmark("benchmark_per_token", "Accuracy by probability per token", "accuracy_per_token"),
+    _of_benchmark(
+        "benchmark_per_byte", "Accuracy by probability per byte", "accuracy_per_byte", "acc_norm"
+    ),
+)
+
+
 @metric("nats per target")
 def area_under_curve(curve: Curve) -> float | None:
     """Mean validation loss over updates, first to last evaluation, by the trapezoidal rule.
@@ -342,7 +367,7 @@ METRICS: dict[str, Callable] = {
     for function in (
         *_SCORED,
         *(exact_match, worst_document, brier_score, calibration_error, area_under_curve),
-        *(matthews_correlation, f1, spearman),
+        *(matthews_correlation, f1, spearman, *_BENCHMARKS),
         *(updates_to_target, tokens_to_target, seconds_to_target, operations_to_target),
     )
 }

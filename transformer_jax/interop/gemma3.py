@@ -93,5 +93,5 @@ ROWS = {
             "use_bidirectional_attention": False,
         },
         not_read=(),
-    ),
+    )
 }

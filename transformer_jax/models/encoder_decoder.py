@@ -44,12 +44,7 @@ class EncoderDecoder(Transformer):
     output_bias: Switch = False
     cross_attention: Switch = True
     usual: ClassVar[Mapping[str, Any]] = FrozenOptions(
-        width=512,
-        depth=6,
-        num_heads=8,
-        position="sinusoidal",
-        wiring="post",
-        activation="relu",
+        width=512, depth=6, num_heads=8, position="sinusoidal", wiring="post", activation="relu"
     )
 
     def setup(self) -> None:

@@ -140,9 +140,7 @@ def _computations(text: str) -> dict[str, list[str]]:
     return {entry: lines.get(entry, []), **lines}
 
 
-def _instructions(
-    program: dict[str, list[str]],
-) -> Iterator[tuple[str, str, str, str, int]]:
+def _instructions(program: dict[str, list[str]]) -> Iterator[tuple[str, str, str, str, int]]:
     """Yields (computation, line, shape, kind, repeats) of each value made outside fusions."""
     waiting, seen = [(next(iter(program)), 1)], set()
     while waiting:

@@ -4,7 +4,6 @@ A run's curve is found in a log of nanoGPT, modded-nanogpt or nanochat, in JSON 
 TensorBoard's event files, in a W&B run folder, or in a CSV file that W&B's page exports.
 """
 
-import csv
 import json
 import math
 import re
@@ -14,13 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from transformer_jax.data.sources.files import visible
+from transformer_jax.data.sources.tables import number, read_table
 from transformer_jax.errors import InvalidInput, require, suggest
+from transformer_jax.studies.statistics import ALPHA, interval, paired_interval, paired_t
 
 RULE = r"(?P<arm>.*?)[-_., /=]*(seed|s)?[-_=]?(?<!\d)(?<!\d\.)(?P<seed>\d+)"
 """Pattern of the names of runs, by default: an arm, then a seed, as in `wide-seed3`."""
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)|nan", re.I)
 # Lines of logs -> the name of what they state
 _LOGS = {
     "nanoGPT": (r"step (?P<step>\d+): train loss \S+, val loss (?P<value>\S+)", "val_loss"),
@@ -28,6 +30,14 @@ _LOGS = {
     "nanochat": (r"Step (?P<step>\d+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
 }
 _NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Names under which logs and configs state the data that a run is evaluated on
+_STATED = re.compile(
+    r"""["']?\b(dataset|val_files|input_val_bin|val_tokens|eval_tokens|validation_source"""
+    r"""|validation_tokens)["']?\s*(?::\s*(?:str|int)\s*=|[:=])(?:\s*value:)?\s*["']?"""
+    r"""([^"'\s,#][^"'\n,#]*)"""
+)
+_CONFIGS = ("config.json", "config.yaml", "files/config.yaml", "args.json")
+_STATED_IN = 1 << 20  # bytes at the beginning of a file
 _BLOCK, _WHOLE, _FIRST, _LAST = 1 << 15, 1, 2, 4  # of W&B's files
 # Of W&B's rows, `_step` counts the calls that logged them, not updates.
 _STEPS = (
@@ -45,54 +55,12 @@ _USUAL = (
 
 
 class Curve(NamedTuple):
-    """Values of a metric at some updates of a run, and the file that they are from."""
+    """Values of a metric at some updates of a run, the file, and the validation data it states."""
 
     steps: list[int]
     values: list[float]
     source: Path
-
-
-# ---------------------------------------------------------------- tables
-
-
-def number(text: str, where: str) -> float:
-    """Returns a cell as a number; decimal commas, units and 1_000 are refused."""
-    if not _NUMBER.fullmatch(text.strip()):
-        near = "; expected a decimal point" if re.fullmatch(r"[+-]?\d+,\d+", text.strip()) else ""
-        raise InvalidInput(f"{where}={text[:40]}: expected a number{near}")
-    return float(text)
-
-
-def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line number and cells, by column, of each row of a CSV file with a header.
-
-    Raises:
-      InvalidInput: The file is no CSV in UTF-8, a row has more or fewer cells than the header, or
-        two columns have one name.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # Excel adds a BOM
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            if len(header) == 1 and ";" in header[0]:
-                raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
-            if twice := {name for name in header if header.count(name) > 1}:
-                raise InvalidInput(f"{path}: line 1: two columns are named {min(twice)!r}")
-            for cells in reader:
-                if not cells:
-                    continue
-                if len(cells) != len(header):
-                    raise InvalidInput(
-                        f"{path}, line {reader.line_num}: {len(cells)} cells, and the header has "
-                        f"{len(header)}: {','.join(cells)[:60]}"
-                    )
-                yield reader.line_num, dict(zip(header, cells, strict=True))
-    except FileNotFoundError as error:
-        raise InvalidInput(f"{path}: no such file") from error
-    except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path}: expected a CSV file in UTF-8: {error}") from error
+    data: Mapping[str, str]
 
 
 def read_scores(path: Path) -> list[dict[str, Any]]:
@@ -146,8 +114,21 @@ def read_curves(paths: Iterable[Path], metric: str | None = None) -> dict[str, C
                         f"two runs are named {name}: {curves[name].source} and {file}; put them "
                         "into folders with names of their own"
                     )
-                curves[name] = Curve(steps, values, file)
+                curves[name] = Curve(steps, values, file, _data_of(file))
     return curves
+
+
+def _data_of(path: Path) -> dict[str, str]:
+    """Returns what a log, or a config beside a file, states about the validation data."""
+    is_log = path.suffix in (".log", ".txt", ".out")
+    files = [path] if is_log else [path.parent / name for name in _CONFIGS]
+    stated: dict[str, str] = {}
+    for file in filter(Path.is_file, files):
+        with file.open("rb") as opened:
+            text = opened.read(_STATED_IN).decode(errors="replace")
+        for name, value in _STATED.findall(text):
+            stated.setdefault(name, value.strip())
+    return stated
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -442,7 +423,71 @@ def rows_of_curves(
         rows.append({"arm": arm, "seed": seed, "value": value, "step": step})
         lines.append([name, arm, str(seed), f"{step:,}", f"{value:.6g}", str(len(curve.steps))])
         ends.setdefault(curve.steps[-1] if at is None else at, []).append(name)
-    return Imported(rows, lines, list(_warnings(rows, ends)))
+    warnings = [*_warnings(rows, ends), *_other_data(curves)]
+    return Imported(rows, lines, warnings)
+
+
+def _other_data(curves: Mapping[str, Curve]) -> Iterator[str]:
+    for key in dict.fromkeys(key for curve in curves.values() for key in curve.data):
+        by_value: dict[str, str] = {}  # the first run of each
+        for name, curve in curves.items():
+            if key in curve.data:
+                by_value.setdefault(curve.data[key], name)
+        if len(by_value) > 1:
+            told = [f"{value[:40]} ({name})" for value, name in by_value.items()]
+            yield f"different validation data: {key} is {', '.join(told[:4])}"
+
+
+# ---------------------------------------------------------------- a fixed target
+
+
+class Reaching(NamedTuple):
+    """An arm's runs, compared with a target.
+
+    Attributes:
+      arm: Name of the arm.
+      reached: Runs that reach the target at some update, and all runs.
+      updates: Mean of the first updates at which they do, and its 95 % t interval; None unless all
+        runs reach it.
+      value: Mean value at the end, and its interval.
+      p: One-sided p value of a t test that the mean value at the end is no better than the target.
+    """
+
+    arm: str
+    reached: tuple[int, int]
+    updates: tuple[float, tuple[float, float]] | None
+    value: tuple[float, tuple[float, float]]
+    p: float
+
+
+def reaching(
+    curves: Mapping[str, Curve],
+    target: float,
+    rule: str = RULE,
+    at: int | None = None,
+    larger_is_better: bool = False,
+) -> list[Reaching]:
+    """Returns when the runs of each arm reach a target, and whether their mean is beyond it.
+
+    `at` is the update at which a run ends; its last one if None. Other arguments are those of
+    rows_of_curves. Runs that end with nan reach nothing, and p is then 1.
+    """
+    first = rows_of_curves(curves, rule, at, target, larger_is_better).rows
+    last = rows_of_curves(curves, rule, at).rows
+    sign, found = -1.0 if larger_is_better else 1.0, []
+    for arm in dict.fromkeys(row["arm"] for row in last):
+        steps = np.array([row["step"] for row in first if row["arm"] == arm], float)
+        best = np.array([row["value"] for row in first if row["arm"] == arm])
+        ends = np.array([row["value"] for row in last if row["arm"] == arm])
+        is_reached = sign * best <= sign * target
+        mean, error, both = map(float, paired_t(sign * (ends - target)))
+        p = 1.0 if math.isnan(mean) or len(ends) < 2 else both / 2 if mean < 0 else 1 - both / 2
+        when = None
+        if is_reached.all():
+            when = (float(steps.mean()), paired_interval(steps, ALPHA).interval)
+        value = (float(ends.mean()), interval(float(ends.mean()), error, len(ends) - 1, ALPHA))
+        found.append(Reaching(arm, (int(is_reached.sum()), len(ends)), when, value, p))
+    return found
 
 
 def _warnings(rows: list[dict[str, Any]], ends: Mapping[int, list[str]]) -> Iterator[str]:

@@ -40,8 +40,9 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
-    if "target" in arguments_of_metric(sealed["metric"].removeprefix("test/")):
-        whole["evaluation.target"] = values["evaluation.target"]
+    for name in ("target", "benchmark"):
+        if name in arguments_of_metric(sealed["metric"].removeprefix("test/")):
+            whole[f"evaluation.{name}"] = values[f"evaluation.{name}"]
     contrasts = {}
     for name, changes in arms.items():
         if name == sealed["base"]:

@@ -35,7 +35,9 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
     A metric measured by different code or for a different target counts as lacking.
     """
     evaluation, stored = prepared.config.evaluation, cell.metric_facts()
-    facts = for_target(facts_of_metrics(evaluation.metrics), evaluation.target)
+    facts = for_target(
+        facts_of_metrics(evaluation.metrics, evaluation.benchmark), evaluation.target
+    )
     names = [name for name in facts if stored.get(name, {}).get("code") != facts[name]["code"]]
     if not names:
         return
@@ -50,7 +52,7 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
         scored = scored._replace(means={**generated, **scored.means})
         at = (run, prepared.task, split, scored, prepared.allow)
         figures[split] = measured(names, *at, curve=curve, again=True)
-    figures["facts"] = for_target(facts_of_metrics(names), run.config.evaluation.target)
+    figures["facts"] = {name: facts[name] for name in names}
     details = read_details(cell)  # another launch may have written meanwhile
     before = details.get("metrics", {})
     details["metrics"] = {part: {**before.get(part, {}), **figures[part]} for part in figures}

@@ -6,9 +6,8 @@ continuation are tokenized together, and a text that is too long loses its begin
 
 import functools
 import inspect
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.sources.files import lines_of
+from transformer_jax.data.sources.files import json_rows
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.paths import variables_of
@@ -63,20 +62,13 @@ def read_items(path: Path) -> list[Item]:
     """
     if not path.is_file():
         raise InvalidInput(f"--choices={path}: no such file")
-    items = []
-    for number, line in enumerate(lines_of(path), start=1):
-        if line.strip("\ufeff \t\r\n"):
-            items.append(_item(line.removeprefix("\ufeff"), f"{path}: line {number}"))
+    items = [_item(row, f"{path}: row {number}") for number, row in json_rows(path)]
     if not items:
-        raise InvalidInput(f"{path}: expected an item in each line, found none")
+        raise InvalidInput(f"{path}: expected an item in each row, found none")
     return items
 
 
-def _item(line: str, where: str) -> Item:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where}: not JSON: {error}") from error
+def _item(row: Any, where: str) -> Item:
     row = row if isinstance(row, dict) else {}
     if {"sentence_good", "sentence_bad"} <= row.keys():
         row = {"context": "", "choices": [row["sentence_good"], row["sentence_bad"]], "answer": 0}
@@ -239,8 +231,10 @@ def summary(scored: Sequence[Scored]) -> dict[str, float]:
     return {**means, **shares, "items": float(len(scored))}
 
 
-def lines_with(items: Sequence[Item], scored: Sequence[Scored]) -> Iterator[str]:
-    """Yields a JSON line for each item, with its scores and what each rule says."""
-    for number, (item, found) in enumerate(zip(items, scored, strict=True)):
-        right = {rule: is_right(found, rule) for rule in RULES}
-        yield json.dumps({"item": number, "context": item.context, **found._asdict(), **right})
+def rows_of(items: Sequence[Item], scored: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Returns a row for each item, with its scores and what each rule says."""
+    return [
+        {"item": number, "context": item.context, **found._asdict()}
+        | {rule: is_right(found, rule) for rule in RULES}
+        for number, (item, found) in enumerate(zip(items, scored, strict=True))
+    ]

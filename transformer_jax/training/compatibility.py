@@ -23,6 +23,10 @@ def refuse_what_is_not_installed(config: ConfigDict) -> None:
     """Raises InvalidInput if training this config needs a package that is not installed."""
     require("orbax", "training")
     refuse_missing_packages(config.data.task)
+    if config.evaluation.benchmark is not None:
+        from transformer_jax.training.benchmarks import refuse_benchmark
+
+        refuse_benchmark(config.evaluation.benchmark)
     for name in config.logging.writers:
         from transformer_jax.runs.writers import WRITERS
 

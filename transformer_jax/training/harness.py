@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def run_tasks(
     run: "Run", names: Sequence[str], folder: str | None, batch_size: int, begin: int | None
-) -> dict[str, Any]:
-    """Evaluates a run on tasks of the harness; returns its results, and each document's scores.
+) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
+    """Evaluates a run on tasks of the harness; returns results by task, and a row per document.
 
     Args:
       run: A run of a causal language model.
@@ -46,17 +46,14 @@ def run_tasks(
         task: {key.removesuffix(",none"): v for key, v in means.items() if isinstance(v, float)}
         for task, means in told["results"].items()
     }
-    samples = {
-        task: [
-            {
-                **{"doc_id": s["doc_id"], "target": str(s["target"])},
-                **{"filter": s.get("filter"), "scores": s["filtered_resps"]},
-            }
-            for s in sorted(rows, key=lambda s: s["doc_id"])
-        ]
-        for task, rows in told["samples"].items()
-    }
-    return {"results": results, "samples": samples, "versions": told["versions"]}
+    rows = [
+        {"item": f"{task}/{s['doc_id']}", "task": task, "version": told["versions"].get(task)}
+        | {"target": str(s["target"]), "filter": s.get("filter"), "scores": s["filtered_resps"]}
+        | {name: s[name] for name in s["metrics"] if isinstance(s.get(name), int | float)}
+        for task, samples in told["samples"].items()
+        for s in sorted(samples, key=lambda s: s["doc_id"])
+    ]
+    return results, rows
 
 
 def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
@@ -114,6 +111,8 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
                 prompt, asked = request.args
                 draws = asked.get("do_sample") and asked.get("temperature", 1.0)
                 count, ends = asked.get("max_gen_toks", 256), asked.get("until") or ()
+                if len(tokens := encode(prompt)) + count > most:  # cut as the harness cuts
+                    prompt = run.tokenizer.decode(tokens[-max(1, most - count) :])
                 texts.append(run.sample(prompt, count, temperature=draws or 0.0, stop=ends))
             return texts
 

@@ -487,7 +487,9 @@ class Member:
             row |= {f"{prefix}/{name}": value for name, value in more.items()}
         if is_last:
             stored = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
-            facts = {"metrics": facts_of_metrics(asked)} if asked else {}
+            facts = (
+                {"metrics": facts_of_metrics(asked, config.evaluation.benchmark)} if asked else {}
+            )
             directory.write_json("evaluation.json", stored | facts)
             sequences: dict[str, Any] = {
                 f"{split}/{name}": column

@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.metrics import METRICS, metric_facts
+from transformer_jax.metrics import METRICS, arguments_of_metric, metric_facts
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of, hash_of_file
 from transformer_jax.paths import variables_of
@@ -78,6 +78,10 @@ def measured(
             continue  # due only at the end
         try:
             with faults_of(*([f"evaluation.metrics={name}"] if is_user_defined(name) else [])):
+                if "benchmark" in wanted:
+                    from transformer_jax.training.benchmarks import results_of
+
+                    arguments["benchmark"] = results_of(run)
                 if wanted & _ON_DEVICE:
                     value = _of_sums(name, function, run, task.evaluation_batches(split, size))
                 else:
@@ -135,12 +139,16 @@ def _arguments_of(function: Callable) -> Set[str]:
     return inspect.signature(function).parameters.keys()
 
 
-def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
+def facts_of_metrics(names: Sequence[str], benchmark: str | None) -> dict[str, Any]:
     """Returns the facts to store about metrics, by name, so that judging imports no metric."""
+    from transformer_jax.training.benchmarks import digest_of
+
+    reads = {name for name in names if "benchmark" in arguments_of_metric(name)}
     return {
         name: {
             **metric_facts(name)._asdict(),
-            "code": hash_of_file(name) if is_user_defined(name) else "",
+            "code": (hash_of_file(name) if is_user_defined(name) else "")
+            + (digest_of(benchmark) if benchmark and name in reads else ""),
         }
         for name in names
     }

@@ -37,8 +37,7 @@ class UpdateParts(NamedTuple):
 FirstDecay = Annotated[TracedShare, Doc("Decay per step of the moving mean of gradients.")]
 SecondDecay = Annotated[TracedShare, Doc("Decay per step of the moving mean of squared gradients.")]
 Epsilon = Annotated[
-    TracedPositive,
-    Doc("Added to the square root of the second moment, for numerical stability."),
+    TracedPositive, Doc("Added to the square root of the second moment, for numerical stability.")
 ]
 
 

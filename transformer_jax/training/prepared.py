@@ -220,10 +220,7 @@ class Prepared:
         if key not in _DRAWS:
             draw, unit = self._draw, self._unit
             places = self.sharding and self.sharding.of_state(self.stacked_template)
-            _DRAWS[key] = jax.jit(
-                lambda seed: _stacked(unit, draw(seed)),
-                out_shardings=places,
-            )
+            _DRAWS[key] = jax.jit(lambda seed: _stacked(unit, draw(seed)), out_shardings=places)
         return _DRAWS[key]
 
     def stack(self, state: TrainState) -> TrainState:

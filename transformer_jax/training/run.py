@@ -186,44 +186,14 @@ class Run:
           InvalidInput: The text is too short or too long or has an unknown character, or the model
             is not a language model.
         """
-        tokens = self.tokenizer_for("language_modelling").encode(text)
-        return self._log_probabilities_of(np.asarray(tokens))
-
-    def perplexity(self, text: str) -> float:
-        """Returns exp of the mean negative log-probability of a text's tokens after its first."""
-        return float(np.exp(-self.log_probabilities(text).mean()))
-
-    def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
-        """Returns the log-probability of each of N continuations of a non-empty prompt.
-
-        Each continuation is tokenized separately. The result is [N] float32, in nats: sums over
-        the tokens of each choice.
-
-        Raises:
-          InvalidInput: As in log_probabilities; or the prompt, `choices` or a choice is empty.
-        """
-        encode = self.tokenizer_for("language_modelling").encode
-        begun, sums = np.asarray(encode(prompt)), []
-        if not len(begun):
-            raise InvalidInput("prompt: expected a non-empty text")
-        for choice in _several(choices):
-            tokens = np.asarray(encode(choice))
-            if not len(tokens):
-                raise InvalidInput("choices: expected non-empty texts")
-            log_probs = self._log_probabilities_of(np.concatenate([begun, tokens]))
-            sums.append(log_probs[-len(tokens) :].sum())
-        return np.asarray(sums)
-
-    def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns the log-probabilities, [L - 1] float32, of all but the first of tokens [L]."""
-        most = self.model.max_length + 1
+        tokens = np.asarray(self.tokenizer_for("language_modelling").encode(text))
+        most, length = self.model.max_length + 1, len(tokens) - 1
         if not 2 <= len(tokens) <= most:
             raise InvalidInput(
                 f"expected a text of 2 to {most} tokens (model.max_length + 1), got {len(tokens)}"
             )
         self.refuse_other_than_causal()
         # Texts are padded to few lengths, so that the model is compiled only a few times.
-        length = len(tokens) - 1
         size = min(self.model.max_length, max(_SHORTEST, 1 << (length - 1).bit_length()))
         padded = np.zeros((1, size), np.int32)
         padded[0, :length] = tokens[:-1]
@@ -233,6 +203,10 @@ class Run:
         logits = _numbers(logits_of(self.model, self.params, inputs)[0, :length])
         chances = jax.nn.log_softmax(logits.astype(np.float32))
         return np.asarray(chances)[np.arange(length), tokens[1:]]
+
+    def perplexity(self, text: str) -> float:
+        """Returns exp of the mean negative log-probability of a text's tokens after its first."""
+        return float(np.exp(-self.log_probabilities(text).mean()))
 
     def refuse_other_than_causal(self) -> None:
         """Raises InvalidInput if the model sees tokens that it would have to predict."""

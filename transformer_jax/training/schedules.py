@@ -47,9 +47,7 @@ def warmup_linear(
     """Linear warm-up, then linear decay (Devlin et al. 2019, appendix A.2)."""
     span = max(steps - warmup_steps, 1)
     return _warmed_up(
-        peak,
-        warmup_steps,
-        lambda update: 1 - (1 - final_fraction) * (update - warmup_steps) / span,
+        peak, warmup_steps, lambda update: 1 - (1 - final_fraction) * (update - warmup_steps) / span
     )
 
 

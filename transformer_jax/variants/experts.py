@@ -154,12 +154,7 @@ class MixtureOfExperts(FeedForward):
         self.put_variable("state", "load", jnp.zeros_like(load) if is_first else load)
 
     def _of_chosen(
-        self,
-        inputs: Array,
-        chosen: Array,
-        gates: Array,
-        up: list["Experts"],
-        down: "Experts",
+        self, inputs: Array, chosen: Array, gates: Array, up: list["Experts"], down: "Experts"
     ) -> Array:
         """Sums the chosen experts' outputs: [..., L, D], [..., L, k] twice -> [..., L, D]."""
         k = self.num_chosen

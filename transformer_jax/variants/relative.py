@@ -218,12 +218,7 @@ class ContextualPositions(nn.Module):
 
 
 def _contextual_bias(
-    table: Array,
-    scale: float,
-    query: Array,
-    key: Array,
-    mask: Array | None,
-    first: int | Array = 0,
+    table: Array, scale: float, query: Array, key: Array, mask: Array | None, first: int | Array = 0
 ) -> Array:
     """Returns the bias [..., H, L, M]; `first` is unused, since the mask is that of the queries."""
     wide = jnp.promote_types(query.dtype, jnp.float32)

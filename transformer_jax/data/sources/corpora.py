@@ -4,16 +4,14 @@ A row that is no document raises InvalidInput with its file and number; none is 
 """
 
 import hashlib
-import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.sources.files import find_files, open_binary
+from transformer_jax.data.sources.files import find_files, json_rows
 from transformer_jax.data.sources.shards import ShardedTokens
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.tokenizers import TOKENIZERS, make_tokenizer
@@ -70,22 +68,11 @@ def documents_of(path: Path, field: str) -> Iterator[str]:
 
 
 def _of_json(path: Path, field: str) -> Iterator[tuple[int, Any]]:
-    try:
-        with open_binary(path) as file:
-            for number, line in enumerate(file, start=1):
-                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
-                    raise InvalidInput(f"{path}: row {number}: not JSON: {error}") from error
-                if not isinstance(row, dict) or field not in row:
-                    names = list(row) if isinstance(row, dict) else []
-                    raise InvalidInput(_no_field(f"{path}: row {number}", field, names))
-                yield number, row[field]
-    except (OSError, EOFError, zlib.error) as error:  # e.g. a truncated .gz
-        raise InvalidInput(f"{path}: cannot be read: {error}") from error
+    for number, row in json_rows(path):
+        if not isinstance(row, dict) or field not in row:
+            names = list(row) if isinstance(row, dict) else []
+            raise InvalidInput(_no_field(f"{path}: row {number}", field, names))
+        yield number, row[field]
 
 
 def _no_field(where: str, field: str, names: list[str]) -> str:

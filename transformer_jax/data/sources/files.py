@@ -1,8 +1,9 @@
 """Functions that find the files of a source and read their lines."""
 
 import gzip
+import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,6 +60,19 @@ class OwnSource(str):
             yield row
 
 
+class PartOfFolder(str):
+    """A folder as a source, without the files that are read for other splits."""
+
+    left_out: frozenset[Path]
+
+    @classmethod
+    def without(cls, source: str, others: Iterable[str | None]) -> str:
+        """Returns a source without the files of other sources that lie in it."""
+        part = cls(source)
+        part.left_out = frozenset(Path(other).resolve() for other in others if other)
+        return part if Path(source).is_dir() and not isinstance(source, OwnSource) else source
+
+
 def is_there(source: str, kind: str) -> bool:
     """Returns whether a source is embedded under `kind`, an existing path, or user-defined."""
     return source in EMBEDDED[kind] or isinstance(source, OwnSource) or Path(source).exists()
@@ -83,7 +97,11 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     path = EMBEDDED[kind].get(source, Path(source))
     if path.is_file():
         return [path]
-    if found := sorted(file for file in visible(path) if file.name.endswith(suffixes)):
+    left_out = source.left_out if isinstance(source, PartOfFolder) else frozenset()
+    found = sorted(file for file in visible(path) if file.name.endswith(suffixes))
+    if found := [
+        file for file in found if not left_out & {file.resolve(), *file.resolve().parents}
+    ]:
         return found
     endings = " or ".join(suffixes)
     raise InvalidInput(f"data.source={source}: the folder contains no {endings} file")
@@ -115,6 +133,27 @@ def lines_of(path: Path) -> Iterator[str]:
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read after {offset} bytes: {error}") from error
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yields number and value of each line of a file of JSON lines, gzipped or not.
+
+    Raises:
+      InvalidInput: The file cannot be read, or a line is not JSON; the message names the line.
+    """
+    try:
+        with open_binary(path) as file:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
+                    raise InvalidInput(f"{path}: row {number}: not JSON: {error}") from error
+                yield number, row
+    except (OSError, EOFError, zlib.error) as error:  # e.g. a truncated .gz
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
 def open_binary(path: Path) -> BinaryIO:

@@ -5,6 +5,7 @@ import hashlib
 import json
 from typing import NamedTuple
 
+from transformer_jax.data.sources.files import PartOfFolder
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
@@ -33,9 +34,10 @@ def load_splits(
 
     The other arguments are as in load_text. `fractions` are of the bytes if these are known and
     `by_bytes` is true, else of the tokens. `official` has the validation source, the test source,
-    and the number of tokens of the former; see official_splits.
+    and the number of tokens of the former; their files are not for training, wherever they lie.
     """
     share = 1.0 if official[0] else fractions[0]
+    source = PartOfFolder.without(source, official[:2]) if any(official) else source
     text = load_text(source, tokenizer, vocab_size, document_separator, share, text_field)
     stream, tokenizer, sha256 = text
     if any(official):

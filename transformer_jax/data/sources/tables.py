@@ -5,6 +5,7 @@ An invalid row raises InvalidInput with its file and line; only empty lines are 
 
 import csv
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
 from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)|nan", re.I)
 _ENDINGS = (".tsv", ".csv", ".tsv.gz", ".csv.gz")
 
 
@@ -166,3 +168,38 @@ def _checked_sha256(source: str, rows: list[tuple[str, ...]]) -> str:
         raise InvalidInput(f"data.source={source}: expected rows, found none")
     lines = ("\t".join(row) + "\n" for row in rows)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- other tables
+
+
+def number(text: str, where: str) -> float:
+    """Returns a cell as a number; decimal commas, units and 1_000 are refused."""
+    if not _NUMBER.fullmatch(text.strip()):
+        near = "; expected a decimal point" if re.fullmatch(r"[+-]?\d+,\d+", text.strip()) else ""
+        raise InvalidInput(f"{where}={text[:40]}: expected a number{near}")
+    return float(text)
+
+
+def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields line number and cells, by column, of each row of a table with a header.
+
+    Raises:
+      InvalidInput: The file cannot be read, a row has more or fewer cells than the header, or two
+        columns have one name.
+    """
+    if not path.is_file():
+        raise InvalidInput(f"{path}: no such file")
+    rows = _rows(path)
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if len(header) == 1 and ";" in header[0]:
+        raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
+    if twice := {name for name in header if header.count(name) > 1}:
+        raise InvalidInput(f"{path}: line 1: two columns are named {min(twice)!r}")
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise InvalidInput(
+                f"{path}, line {line}: {len(cells)} cells, and the header has {len(header)}: "
+                f"{','.join(cells)[:60]}"
+            )
+        yield line, dict(zip(header, cells, strict=True))
