@@ -16,6 +16,7 @@ from transformer_jax.config_files import ConfigFile, flatten, resolved
 from transformer_jax.constraints import ENDING
 from transformer_jax.errors import InvalidInput, Stop, suggest
 from transformer_jax.resolve import all_options, completed
+from transformer_jax.runs.streams import Tolerant
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = ("configs/ablations", "configs")
@@ -407,14 +408,16 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
       argv: Arguments of the command; those of the process if None.
     """
     asked = list(sys.argv[1:] if argv is None else argv)
-    for_people = sys.stderr if "--json" in asked else sys.stdout
+    err = Tolerant(sys.stderr)
+    out = err if "--json" in asked else Tolerant(sys.stdout)
     try:
-        with contextlib.redirect_stdout(for_people):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             outcome = main(asked)
+            out.flush()
         result = outcome if isinstance(outcome, Ended) else Ended(outcome, 0)
         if "--json" in asked:
             _print_json(result.found)
-        sys.stdout.flush()
+            sys.stdout.flush()
     except Stop as error:
         lines = str(error).splitlines()
         shown = lines if len(lines) <= 8 else [*lines[:7], f"... and {len(lines) - 7} more lines"]
@@ -425,10 +428,10 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        from transformer_jax.runs.files import DISK_ERRORS
+        from transformer_jax.runs.files import DISK_ERRORS, REFUSED_PATHS
 
-        if isinstance(error, PermissionError) and error.filename:
-            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        if error.errno in REFUSED_PATHS and error.filename:
+            print(f"error: {str(error.filename)[:80]}: {error.strerror}", file=sys.stderr)
             sys.exit(2)
         if error.errno not in DISK_ERRORS:
             raise

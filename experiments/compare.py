@@ -38,6 +38,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     arguments = parser.read(argv)
     if all(path.endswith(".jsonl") for path in arguments.directories):
         return _compare_items(arguments)
+    if any(path.endswith(".jsonl") for path in arguments.directories):
+        raise InvalidInput("compare: expected files of items (.jsonl), or directories, not both")
     studies = [path for path in arguments.directories if is_study(path)]
     if studies and len(studies) < len(arguments.directories):
         raise InvalidInput("compare: expected studies or runs, not both")

@@ -89,7 +89,13 @@ def main(argv: list[str]) -> dict[str, Any]:
             f"--split={arguments.split}: data.source={config.data.source} draws every training "
             "batch anew; expected validation or test"
         )
-    for remark in task.remarks:
+    remarks = list(task.remarks)
+    if arguments.source is not None and "context" in task.protocol:
+        share = config.data.splits[SPLITS.index(arguments.split)]
+        remarks.append(
+            f"scored: {arguments.split}, {share:.0%} of {arguments.source} (data.splits)"
+        )
+    for remark in remarks:
         print(f"note   {remark}", file=sys.stderr)
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
     if run.begins:  # the task frames targets differently from those that the model was trained on

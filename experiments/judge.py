@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.other_runs import RULE, read_curves, read_scores, rows_of_curves
+from transformer_jax.studies import other_runs
 
 
 def main(argv: list[str]) -> list[Any]:
@@ -27,7 +27,9 @@ def main(argv: list[str]) -> list[Any]:
         help="instead, logs, .jsonl, .csv, event files or W&B runs of other code; repeatable",
     )  # fmt: skip
     parser.add_argument("--metric", help="name of the metric in these files (a validation loss)")
-    parser.add_argument("--rule", default=RULE, help="pattern of run names with arm and seed")
+    parser.add_argument(
+        "--rule", default=other_runs.RULE, help="pattern of run names with arm and seed"
+    )
     parser.add_argument("--at", type=int, help="update whose values are compared (the last)")
     parser.add_argument("--steps", action="store_true", help="when do runs reach --target?")
     parser.add_argument("--base", help="the arm that the others are compared with")
@@ -53,15 +55,26 @@ def main(argv: list[str]) -> list[Any]:
     if not arguments.steps and (arguments.base is None or arguments.margin is None):
         raise InvalidInput("expected --base=ARM and --margin=DIFFERENCE")
     if arguments.scores:
-        rows = read_scores(Path(arguments.scores))
+        rows = other_runs.read_scores(Path(arguments.scores))
     else:
-        curves = read_curves(map(Path, arguments.sources), arguments.metric)
+        curves = other_runs.read_curves(map(Path, arguments.sources), arguments.metric)
+        by_target = arguments.target is not None and not arguments.steps
+        if (
+            arguments.at is None
+            and not by_target
+            and (end := other_runs.common_end(curves)) is not None
+        ):
+            print(f"note   runs end at different updates; compared at {end:,}, which all have")
+            arguments.at = end
         picked = arguments.at, arguments.target, arguments.larger_is_better
-        rows, lines, warnings = rows_of_curves(curves, arguments.rule, *picked)
-        shown = table_text(["run", "arm", "seed", "update", "value", "points"], lines)
+        rows, lines, warnings = other_runs.rows_of_curves(curves, arguments.rule, *picked)
+        heads = ["update", "value"] if arguments.target is None else ["reached at", "best value"]
+        shown = table_text(["run", "arm", "seed", *heads, "points"], lines)
         print(shown, *(f"note   {warning}" for warning in warnings), sep="\n")
         if arguments.steps:
-            return _reaching(arguments, curves)
+            found = other_runs.reaching(curves, arguments.target, *picked[::2], rule=arguments.rule)
+            print(table_text(*other_runs.reaching_table(found, arguments.target)))
+            return found
     asked: dict[str, Any] = {
         "base": arguments.base,
         "margin": arguments.margin,
@@ -77,25 +90,6 @@ def main(argv: list[str]) -> list[Any]:
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")
     return results
-
-
-def _reaching(arguments: Any, curves: Any) -> list[Any]:
-    """Prints and returns when the runs of each arm reach the target."""
-    from transformer_jax.studies.other_runs import reaching
-    from transformer_jax.studies.tables import table_text
-
-    spelled = lambda v: f"{v[0]:.5g} ({v[1][0]:.5g} to {v[1][1]:.5g})" if v else "-"  # noqa: E731
-    better = arguments.larger_is_better
-    found = reaching(curves, arguments.target, arguments.rule, arguments.at, better)
-    rows = [
-        [arm, "{} of {}".format(*reached), spelled(when), spelled(value), f"{p:.2g}"]
-        for arm, reached, when, value, p in found
-    ]
-    heads = ("arm", "reached", "updates (95 %)", "value at the end (95 %)", "p")
-    print(table_text(heads, rows))
-    side = "above" if better else "below"
-    print(f"p: t test over runs that the mean at the end is {side} {arguments.target:g}")
-    return found
 
 
 def _counts(name: str, text: str) -> tuple[int, ...]:

@@ -77,8 +77,8 @@ def test_rules_by_hand():
     assert is_right(item, "accuracy_per_byte")  # 0.5 against 1 and 1.25
     other = item._replace(answer=1)
     found = summary([item, item, item, other])
-    expected = {"accuracy": 0.25, "accuracy_per_token": 0.75, "accuracy_per_byte": 0.75}
-    expected |= {"standard_error": (0.25 * 0.75 / 3) ** 0.5, "ties": 1.0, "items": 4}
+    expected = {"accuracy": 0.125, "accuracy_per_token": 0.75, "accuracy_per_byte": 0.75}
+    expected |= {"standard_error": 0.125, "ties": 1.0, "items": 4}  # the tie counts half
     assert found == pytest.approx(expected)
     (row,) = rows_of([Item("c", ("a", "b", "d"), 0)], [item])
     assert row["log_probabilities"] == [-6.0, -5.0, -5.0]
@@ -104,7 +104,7 @@ def test_files_of_items_are_read(tmp_path):
         ('{"context": "a", "choices": ["b"], "answer": 1}', ["index of a choice, 0 to 0", "1"]),
         ('{"context": "a", "choices": ["b"], "answer": true}', ["index of a choice"]),
         ('{"context": "a", "choices": ["b"], "answer": "b"}', ["index of a choice", "'b'"]),
-        ("[1]", ["no context"]),
+        ("[1]", ["expected an object"]),
         ("", ["found none"]),
     ],
 )

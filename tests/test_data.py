@@ -191,7 +191,7 @@ def test_a_line_ends_a_document(tmp_path):
         ("a.txt", b"", "found 0 bytes"),
         ("a.txt", b"ok\nbad \xe9\n", "got byte 0xE9 at offset 7"),
         ("a.gz", gzip.compress(b"abc" * 99, mtime=0)[:-9], "cannot be read"),
-        ("", None, "the folder contains no .txt or .jsonl"),
+        ("", None, "the folder contains no .txt or .txt.gz or .jsonl"),
     ],
 )
 def test_c66_unusable_sources_are_refused(tmp_path, name, content, message):

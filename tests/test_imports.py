@@ -66,7 +66,7 @@ ALLOWED = {
     "paths": (),
     "processes": ("errors",),
     "hub": ("errors",),
-    "interop": ("model_options", "errors", "hub", "models", "options"),
+    "interop": ("declarations", "model_options", "errors", "hub", "models", "options"),
     "data": ("errors", "options"),
     "runs": (*CONFIG, "errors", "data", "hub", "paths", "processes"),
     "training": (

@@ -422,7 +422,7 @@ def test_wrong_and_partial_names_are_refused_with_both_lists(small_gpt2, tmp_pat
         ({"n_head": 0}, "num_heads=0: expected an integer >= 1"),
         ({"n_embd": None}, "width=None: expected an integer >= 1"),
         ({"vocab_size": -1}, "vocab_size=-1: expected an integer >= 1"),
-        ({"layer_norm_epsilon": "x"}, "norm_epsilon=x: expected a number"),
+        ({"layer_norm_epsilon": "x"}, "norm epsilon.: expected a number"),
     ],
 )
 def test_other_configs_are_refused(small_gpt2, tmp_path, changes, words):

@@ -170,7 +170,10 @@ def test_missing_seeds_and_unequal_budgets_are_named(tmp_path):
     for name, points in (("a-0", POINTS), ("a-1", POINTS), ("b-0", POINTS[:2])):
         write_rows(tmp_path / f"{name}.jsonl", points)
     told = rows_of_curves(read_curves([tmp_path])).warnings
-    assert told == ["b has no seed 1", "unequal budgets: runs end at 500 updates, but b-0 at 250"]
+    assert told == [
+        "b has no seed 1: runs are compared by equal numbers of seeds",
+        "unequal budgets: runs end at 500 updates, but b-0 at 250",
+    ]
 
 
 def test_a_table_of_scores_is_read_cell_by_cell(tmp_path):

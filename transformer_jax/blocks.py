@@ -94,6 +94,7 @@ class Context:
       memory: Output of an encoder, [..., M, D]; without it there is no cross-attention.
       memory_mask: Positions of the memory that may be attended to, [..., L, M] or [..., H, L, M].
       tokens: Tokens of the input, [..., L] int; None if the input is not text.
+      is_token: False where a position is padding, [..., L] bool; None if none is.
       embedded: Input of the first block, [..., L, D].
       carry: Outputs of earlier blocks, to which a part may add.
       slot: Slot in the KV cache for the keys and values of self-attention.
@@ -107,6 +108,7 @@ class Context:
     memory: Array | None = None
     memory_mask: Array | None = None
     tokens: Array | None = None
+    is_token: Array | None = None
     embedded: Array | None = None
     carry: Carry = dataclasses.field(default_factory=Carry)
     slot: CacheSlot | None = None
@@ -211,7 +213,9 @@ class Block(nn.Module):
         assert self.feed_forward is not None
         hidden = site(self, "feed_forward.input", hidden)
         hidden = self._convolved("feed_forward", hidden, context)
-        hidden = self.feed_forward(name="feed_forward")(hidden)
+        layer = self.feed_forward(name="feed_forward")
+        padding = {"is_token": context.is_token} if getattr(layer, "reads_padding", False) else {}
+        hidden = layer(hidden, **padding)
         return site(self, "feed_forward.out", hidden)
 
     @nn.nowrap

@@ -3,9 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from transformer_jax.declarations import Option, declared_options, options_of_section
 from transformer_jax.errors import InvalidInput
+from transformer_jax.interop.defaults import ALIASES, DEFAULTS
 from transformer_jax.interop.layouts import TRANSPOSED, Entry, Table, entries_of
+from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.effect import Described, options_in_effect
+from transformer_jax.models.stack import block_specs
+from transformer_jax.options import entry_of
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -37,7 +42,6 @@ NAMES = {
 }
 NAMES_OF_TEXT = {"vocab_size": "vocab_size", "max_length": "max_position_embeddings", **NAMES}
 _SIZES = ("vocab_size", "max_length", "width", "depth", "num_heads")
-_OPTIONAL_SIZES = ("mlp_dim", "head_dim", "num_kv_heads")
 
 
 class Architecture(NamedTuple):
@@ -77,7 +81,10 @@ class Architecture(NamedTuple):
 
     def make(self, settings: Settings) -> Any:
         """Returns our model for their settings."""
-        settings = {**self.defaults, **settings}
+        settings = {**DEFAULTS.get(self.model_type, {}), **self.defaults, **settings}
+        for second, first in ALIASES.get(self.model_type, {}).items():
+            if settings.get(second) is not None:
+                settings[first] = settings[second]
         for encoder_key, decoder_key in self.sides.items():
             encoder, decoder = settings[encoder_key], settings.get(decoder_key)
             if decoder not in (None, encoder):
@@ -116,22 +123,32 @@ def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
     return table[value]
 
 
-def with_sizes(model: Any) -> Any:
-    """Returns the model if its sizes are valid.
-
-    Raises:
-      ValueError: A size is not an integer >= 1, or norm_epsilon is not a number.
-    """
+def refuse_values(model: Any, settings: Settings) -> None:
+    """Raises InvalidInput if an option of a model has a value that commands would refuse."""
     described = Described(model)
-    for name in (*_SIZES, *_OPTIONAL_SIZES):
+    for name in _SIZES:
         size = getattr(described, name, 1)
-        is_left_out = size is None and name in _OPTIONAL_SIZES
-        if not is_left_out and not (type(size) is int and size >= 1):
-            raise ValueError(f"{name}={size}: expected an integer >= 1")
-    epsilon = described.norm_epsilon
-    if type(epsilon) not in (int, float):
-        raise ValueError(f"norm_epsilon={epsilon}: expected a number")
-    return model
+        if not (type(size) is int and size >= 1):
+            raise InvalidInput(f"config.json: {name}={size}: expected an integer >= 1")
+    for spec in block_specs(model.options):
+        for field, option in options_of_section(ModelOptions).items():
+            value = getattr(spec.options, field)
+            _refuse_value(field, option, value, settings)
+            section = f"{field}_options"
+            stated = getattr(spec.options, section, {}) if isinstance(value, str) else {}
+            if stated and option.variant is not None:
+                declared = declared_options(entry_of(option.variant.entries(), value))
+                for name in stated.keys() & declared.keys():
+                    _refuse_value(f"{field} {name}", declared[name], stated[name], settings)
+
+
+def _refuse_value(name: str, option: Option, value: Any, settings: Settings) -> None:
+    if not option.accepts(value):
+        parts = [settings, *(part for part in settings.values() if isinstance(part, Mapping))]
+        theirs = [key for part in parts for key, their in part.items() if their is value]
+        where = f" ({name})" if theirs else ""
+        stated = f"{' or '.join(theirs) or name}={value!r}"
+        raise InvalidInput(f"config.json: {stated}{where}: expected {option.allowed}")
 
 
 def _our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
@@ -183,25 +200,40 @@ def labels_of(count: int | None) -> dict[str, Any]:
 
 
 def num_labels(settings: Settings) -> int:
-    """Returns the number of classes in their config; 2 if the config names none."""
-    return len(settings.get("id2label") or {0: "", 1: ""})
+    """Returns the number of classes in their config; 2 if the config names none.
+
+    Raises:
+      InvalidInput: Two settings state different numbers.
+    """
+    labels, count = settings.get("id2label"), settings.get("num_labels")
+    if labels and count not in (None, len(labels)):
+        raise InvalidInput(
+            f"config.json: num_labels={count}, and id2label names {len(labels)}: expected the same"
+        )
+    return len(labels) if labels else 2 if count is None else count
 
 
 def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
     """Returns the options of our rotary positions for their settings, in old or new format.
 
-    A `partial` rotation may leave out a fraction of the features.
+    As in transformers, a `rope_scaling` replaces `rope_parameters`. A `partial` rotation, which is
+    GPT-NeoX's, may leave out a fraction of the features, and has names of its own; elsewhere
+    transformers reads no fraction.
     """
-    rope = {
-        "rope_theta": settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0)),
-        "partial_rotary_factor": settings.get("rotary_pct", 0.25),  # GPT-NeoX's default
-        **(settings.get("rope_scaling") or {}),
-        **(settings.get("rope_parameters") or {}),
-    }
+    rope = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
+    rope.setdefault(
+        "rope_theta", settings.get("rotary_emb_base" if partial else "rope_theta", 10_000.0)
+    )
+    rope.setdefault("partial_rotary_factor", settings.get("rotary_pct", 0.25))
     kind = rope.get("rope_type", rope.get("type", "default"))
     scaling = entry_for(_SCALINGS, "rope_type", kind)
     of_llama3 = _OF_LLAMA3 if kind == "llama3" else ()
-    for name in ["factor"] * (kind != "default") + [name for _, name, _ in of_llama3]:
+    if kind == "llama3":
+        name = "original_max_position_embeddings"
+        rope.setdefault(name, settings.get("max_position_embeddings"))
+        rope[name] = settings.get(name) or rope[name]
+    needed = ["rope_theta", "partial_rotary_factor", *["factor"] * (kind != "default")]
+    for name in needed + [name for _, name, _ in of_llama3]:
         if not isinstance(rope.get(name), int | float):
             got = rope.get(name)
             raise InvalidInput(f"config.json: rope_type={kind}: {name}={got}: expected a number")

@@ -42,12 +42,12 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 def _rotation(settings: Settings, kind: str) -> dict[str, Any]:
     """Returns the rotation for a kind of layer; old files state the global one as in Llama."""
-    rope = (settings.get("rope_parameters") or {}).get(kind)
-    if rope is None:
-        is_global = kind == "full_attention"
-        rope = (settings.get("rope_scaling") or {}) if is_global else {}
-        rope = {**rope, "rope_theta": settings.get(_OLD_THETA[kind], _THETA[kind])}
-    return rotation_of({"rope_theta": _THETA[kind], "rope_parameters": rope})
+    rope = dict((settings.get("rope_parameters") or {}).get(kind) or {})
+    if kind == "full_attention":
+        rope |= settings.get("rope_scaling") or {}
+    rope.setdefault("rope_theta", settings.get(_OLD_THETA[kind], _THETA[kind]))
+    length = settings["max_position_embeddings"]
+    return rotation_of({"rope_parameters": rope, "max_position_embeddings": length})
 
 
 def _settings(model: Described) -> dict[str, Any]:
@@ -85,7 +85,6 @@ ROWS = {
         fields=_fields,
         settings=_settings,
         table=lambda model: llama_table(model, _NORMS),
-        defaults={**LLAMA.defaults, "tie_word_embeddings": True},
         required={
             "attention_bias": False,
             "attn_logit_softcapping": None,

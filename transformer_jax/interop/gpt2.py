@@ -36,7 +36,6 @@ _GPT2 = Architecture(
     lambda _: _TABLE,
     prefix="transformer.",
     heads=("lm_head.",),
-    defaults={"n_inner": None},
     required={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
-from transformer_jax.interop.architecture import Architecture, in_effect, with_sizes
+from transformer_jax.interop.architecture import Architecture, in_effect, refuse_values
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
@@ -90,8 +90,12 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         raise InvalidInput(f"{origin}: non-finite values in {_few(broken)}")
     flat = {}
     for entry in entries:
-        array = entry.layout.to_ours(state[entry.their_name])
-        parts = np.split(array, len(entry.our_paths), axis=-1)
+        theirs = state[entry.their_name]
+        try:
+            parts = np.split(entry.layout.to_ours(theirs), len(entry.our_paths), axis=-1)
+        except ValueError as error:  # numpy's own words name no array
+            where = f"{entry.their_name}: {theirs.shape} has no part of each of {entry.our_paths}"
+            raise InvalidInput(f"{origin}: arrays do not match config.json\n  {where}") from error
         flat |= {path: jnp.asarray(part) for path, part in zip(entry.our_paths, parts, strict=True)}
     _refuse_shapes(model, flat, origin)
     return Pretrained(model, unflatten_dict(flat, sep="/"))
@@ -109,14 +113,22 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
         allowed = ", ".join(ARCHITECTURES)
         raise InvalidInput(f"{origin}: architectures: {name}: expected one of {allowed}")
     row = ARCHITECTURES[name]
+    kind = settings.get("model_type")
+    if kind not in (None, row.model_type):
+        raise InvalidInput(
+            f"{origin}: config.json: model_type={kind}: expected {row.model_type}, that of {name}"
+        )
     for key, value in row.required.items():
-        if key in settings and settings[key] != value:
+        is_off = not value and settings.get(key) is None  # null is off
+        if key in settings and settings[key] != value and not is_off:
             raise InvalidInput(f"{origin}: config.json: {key}={settings[key]}: expected {value}")
     try:
-        return name, with_sizes(row.make(settings))
+        model = row.make(settings)
+        refuse_values(model, settings)
+        return name, model
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         if isinstance(error, InvalidInput):
-            raise
+            raise InvalidInput(f"{origin}: {error}") from error
         reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
         raise InvalidInput(f"{origin}: config.json: {reason}") from error
 

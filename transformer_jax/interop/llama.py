@@ -97,7 +97,6 @@ LLAMA = Architecture(
     lambda model: llama_table(model, _NORMS),
     prefix="model.",
     heads=("lm_head.",),
-    defaults={"num_key_value_heads": None, "head_dim": None},
     required={"attention_bias": False, "mlp_bias": False},
     not_read=("layers.*.self_attn.rotary_emb.inv_freq",),
     tied={"lm_head.weight": "embed_tokens.weight"},
@@ -109,7 +108,6 @@ ROWS = {
         model_type="mistral",
         fields=_mistral_fields,
         settings=_mistral_settings,
-        defaults={**LLAMA.defaults, "sliding_window": 4096},
     ),
     "Qwen3ForCausalLM": LLAMA._replace(
         model_type="qwen3",

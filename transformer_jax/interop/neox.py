@@ -74,9 +74,7 @@ ROWS = {
         Decoder,
         "bloom",
         _BLOOM,
-        fields=lambda settings: {
-            "width": settings.get("n_embed") or settings["hidden_size"],
-            "num_heads": settings.get("num_attention_heads") or settings["n_head"],
+        fields=lambda _: {
             "position": "alibi",
             "activation": "gelu_tanh",
             "embedding_norm": True,
@@ -91,8 +89,6 @@ ROWS = {
         },
         prefix="transformer.",
         heads=("lm_head.",),
-        # BLOOM's files store no length; this is the length that it was trained on.
-        defaults={"seq_length": 2048},
         required={"apply_residual_connection_post_layernorm": False, "tie_word_embeddings": True},
         tied={"lm_head.weight": "word_embeddings.weight"},
     ),

@@ -111,7 +111,6 @@ _ENCODER = Architecture(
     _settings,
     lambda model: {"token_embedding": "shared", **_side(model, "encoder", "")},
     prefix="",
-    defaults={"n_positions": 512},  # T5's files store none; it was trained on this length
     tied={f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")},
 )
 

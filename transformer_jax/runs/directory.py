@@ -163,7 +163,8 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self.file(".lock").open("a+")
         except OSError as error:
-            raise InvalidInput(f"{flag}={self.path}: not writable: {error.strerror}") from error
+            why = "a link to nothing" if self.path.is_symlink() else error.strerror
+            raise InvalidInput(f"{flag}={self.path}: not writable: {why}") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

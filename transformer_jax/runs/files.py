@@ -17,6 +17,7 @@ from typing import Any
 from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
 
+REFUSED_PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 WRITING, DAMAGED = ".writing-", "damaged-"  # prefixes of incomplete and damaged checkpoints
 

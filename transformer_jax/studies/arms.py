@@ -21,6 +21,7 @@ from transformer_jax.config_files import flatten, own_modules, resolved
 from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import METRICS
 from transformer_jax.paths import by_path, variables_of
 from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.initial_files import fingerprint_of
@@ -28,8 +29,10 @@ from transformer_jax.runs.provenance import surroundings
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.design import Design
+from transformer_jax.studies.judging import RunFacts, scored_otherwise
+from transformer_jax.training.benchmarks import chance_of
 from transformer_jax.training.build import make_task
-from transformer_jax.training.evaluation import score_of
+from transformer_jax.training.evaluation import counts_of, score_of
 from transformer_jax.training.objectives import safe_mean, score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, prepare, seed_of
@@ -68,10 +71,17 @@ def cost_of(prepared: Prepared) -> Cost:
     return Cost(sum(sizes.values()), inside, operations / count, updates, count)
 
 
-def scored_on_other_data(arms: Mapping[str, "Arm"], base: str) -> list[str]:
-    """Returns the names of the arms that are scored on different data from the arm `base`."""
-    hashes = {name: arm.prepared.task.facts.get("sha256") for name, arm in arms.items()}
-    return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
+def incomparable(arms: Mapping[str, "Arm"], base: str, metric: str) -> dict[str, list[str]]:
+    """Returns reasons why arms' scores will not be comparable with those of the arm `base`."""
+    protocols, facts = {}, {}
+    for name, arm in arms.items():
+        task = arm.prepared.task
+        protocol = protocols.setdefault(id(task), {"protocol": counts_of(task, "test", _ROWS)})
+        manifest = {"data": dict(task.facts)}
+        facts[name] = RunFacts(manifest, flatten(arm.config), {"test": protocol})
+    changed = {key for arm in arms.values() for key in arm.changes}
+    apart = {name: scored_otherwise(facts[name], facts[base], metric, changed) for name in arms}
+    return {name: reasons for name, reasons in apart.items() if reasons}
 
 
 # ---------------------------------------------------------------- making arms equal
@@ -190,7 +200,8 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
     gradient = math.sqrt(sum(((arm.gradients[p] - base.gradients[p]) ** 2).sum() for p in shared))
     size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
     comparable = arm.logits.shape == base.logits.shape
-    logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
+    scale = _rms(base.logits)  # 0 if the base begins with a head of zeros
+    logits = _rms(arm.logits - base.logits) / scale if comparable and scale else math.nan
     return as_plain({
         "only_here": [path for path in arm.params if path not in shared],
         "only_base": [path for path in base.params if path not in shared],
@@ -315,7 +326,12 @@ class ArmBuilder:
         key = arm.data, arm.config.training.steps
         if key not in _BASELINES:
             _BASELINES[key] = baselines_of(arm.prepared.task, arm.config.training.steps)
-        return _BASELINES[key]
+        found, benchmark = _BASELINES[key], arm.config.evaluation.benchmark
+        chance = None if benchmark is None else chance_of(benchmark)
+        if chance is None:
+            return found
+        guessed = dict.fromkeys((name for name in METRICS if name.startswith("benchmark")), chance)
+        return found._replace(scores={**found.scores, "guessing": {"test": guessed}})
 
     def certificates(
         self, arms: Mapping[str, Arm], before: Mapping[str, dict]
@@ -326,11 +342,15 @@ class ArmBuilder:
           InvalidInput: An arm, or one of its changes, has no effect, or its logits are not finite
             or depend on later tokens.
         """
-        base, certificates = arms[self.design.base], {}
+        base, certificates, found = arms[self.design.base], {}, dict[str, str]()
         base_probe = probe(base.prepared)
         for name, arm in arms.items():
             if arm is not base:
                 self._refuse_without_effect(arm, base)
+            if (same := found.setdefault(_hash_of(arm.config, arm.data, 1), name)) != name:
+                raise InvalidInput(
+                    f"arms {same!r} and {name!r} have the same options and data; remove one"
+                )
             if arm.hash in before:
                 certificates[name] = before[arm.hash]
                 continue

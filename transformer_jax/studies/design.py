@@ -38,7 +38,7 @@ _OF_LABELS = {
 }
 # Method of data/baselines -> its name in a sentence.
 METHODS = {f"{n}-gram": f"a {n}-gram model" for n in range(1, 7)} | _OF_LABELS
-FLOORS = ("1-gram", "majority")  # methods that read nothing of an example
+FLOORS = ("1-gram", "majority", "guessing")  # methods that read nothing of an example
 
 
 def gate_of(
@@ -393,7 +393,9 @@ def _quick_study(
         parsed = parse_arm(text, flat)
         if any(made.get(name, changes) != changes for name, changes in parsed.items()):
             parsed = parse_arm(text, flat, whole_keys=True)
-        made |= parsed
+        for name, changes in parsed.items():
+            if changes not in made.values():  # else the same arm, spelled in another way
+                made[name] = changes
     same = [n for n, changes in made.items() if all(flat.get(k) == v for k, v in changes.items())]
     if len(same) == len(made):
         raise InvalidInput(
@@ -416,7 +418,9 @@ def _quick_study(
 
 
 def usual_metric(config: ConfigDict) -> str:
-    """Returns the default primary metric for a config's task."""
+    """Returns the default primary metric: evaluation.benchmark if stated, else the task's."""
+    if config.evaluation.benchmark is not None:
+        return "benchmark"
     return "accuracy" if config.data.task.endswith("_classification") else "loss"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.data.sources.files import json_rows
 from transformer_jax.errors import InvalidInput, suggest
-from transformer_jax.studies.other_runs import RULE
+from transformer_jax.studies.other_runs import RULE, arm_and_seed
 from transformer_jax.studies.statistics import ALPHA, beyond_this_text, paired_interval
 from transformer_jax.studies.tables import signed, spell_interval
 
@@ -73,8 +73,7 @@ def read_answers(
         name = path.stem
         if re.match("(choices|tasks|core)-", name):
             name = path.resolve().parent.name
-        match = re.fullmatch(rule, name)
-        arm, seed = (match["arm"] or "runs", int(match["seed"])) if match else (name, 0)
+        arm, seed = arm_and_seed(name, rule) or (name, 0)
         answers = _read(path, metric)
         first = first or answers
         if answers.items != first.items:
@@ -139,14 +138,16 @@ def compare_items(arms: Mapping[str, Mapping[int, Answers]]) -> tuple[list[Compa
             notes.append(f"{arm} and {base} do not share the seeds {missing}")
         d = np.array([own[seed].values - of_base[seed].values for seed in seeds])
         interval, by_item = _interval(d, ALPHA / len(others)), d.mean(0)
+        if own[seeds[0]].chance is not None:  # shares, which differ by at most 1
+            interval = (max(interval[0], -1.0), min(interval[1], 1.0))
         counts = (int((by_item > 0).sum()), int((by_item < 0).sum()), int((by_item == 0).sum()))
         found.append(Compared(arm, seeds, _mean(own), float(d.mean()), interval, *counts))
         what = "new seeds may differ" if len(seeds) == 1 else "crossed"
         of_seeds = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
         notes.append(f"{arm}: interval over {items:,} items and {of_seeds} ({what})")
     for arm, own in arms.items():
-        values = np.array([answers.values for answers in own.values()])
-        low, high = _interval(values, ALPHA)
+        values = np.mean([answers.values for answers in own.values()], 0)
+        low, high = paired_interval(values, ALPHA).interval
         chance = next(iter(own.values())).chance
         if chance is not None and high >= 1:
             notes.append(f"{arm} is at the ceiling: {values.mean():.4f} of the items are right")
@@ -160,9 +161,9 @@ def _mean(answers: Mapping[int, Answers]) -> float:
 
 
 def _interval(values: np.ndarray, level: float) -> tuple[float, float]:
-    return (
-        beyond_this_text(values, level) if len(values) > 1 else paired_interval(values[0], level)[1]
-    )
+    if len(values) == 1:
+        return paired_interval(values[0], level).interval
+    return beyond_this_text(values, level)
 
 
 HEADS = ("arm", "seeds", "mean", "difference", "95 % interval", "gained", "lost", "ties")

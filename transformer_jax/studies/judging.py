@@ -212,7 +212,8 @@ def best_and_guess(
     best = scores.get("known floor", {}).get("test", {}).get(metric)
     floors = [scores[name]["test"].get(metric) for name in FLOORS if name in scores]
     floor = next((score for score in floors if score is not None), None)
-    return 1.0 if metric.endswith("accuracy") else best, floor
+    is_share = metric.endswith("accuracy") or metric.startswith("benchmark")
+    return 1.0 if is_share else best, floor
 
 
 # ---------------------------------------------------------------- the verdict on an arm

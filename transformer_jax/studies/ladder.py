@@ -46,7 +46,7 @@ def ladder_of(text: str, design: Design) -> Ladder:
     count = len(split_values(text.partition("=")[2]))  # a repeated value makes only one point
     if len(keys) != 1 or not all(map(is_number, values)):
         raise InvalidInput(f"--ladder={text}: expected one KEY=NUMBER,NUMBER,...")
-    if not len(values) == count >= 2 or sorted(values) != values:
+    if not len(values) == count >= 2 or sorted(set(values)) != values:
         raise InvalidInput(f"--ladder={text}: expected 2 or more numbers, ascending")
     (key,) = keys
     if key == "seed" or key.startswith("seeds."):

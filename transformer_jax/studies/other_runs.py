@@ -20,7 +20,10 @@ from transformer_jax.data.sources.tables import number, read_table
 from transformer_jax.errors import InvalidInput, require, suggest
 from transformer_jax.studies.statistics import ALPHA, interval, paired_interval, paired_t
 
-RULE = r"(?P<arm>.*?)[-_., /=]*(seed|s)?[-_=]?(?<!\d)(?<!\d\.)(?P<seed>\d+)"
+RULE = (
+    r"(?P<arm>.*?)[-_., /=]*(seed|(?<![a-zA-Z0-9])s|(?<![a-zA-Z0-9]))[-_=]?"
+    r"(?<!\d)(?<!\d\.)(?P<seed>\d+)"
+)
 """Pattern of the names of runs, by default: an arm, then a seed, as in `wide-seed3`."""
 
 # Lines of logs -> the name of what they state
@@ -378,6 +381,38 @@ class Imported(NamedTuple):
     warnings: list[str]
 
 
+def arm_and_seed(name: str, rule: str) -> tuple[str, int] | None:
+    """Returns the arm and the seed that a rule finds in the name of a run, or None."""
+    try:
+        pattern = re.compile(rule)
+    except re.error as error:
+        raise InvalidInput(f"--rule={rule}: {error}") from error
+    if {"arm", "seed"} - pattern.groupindex.keys():
+        raise InvalidInput(f"--rule={rule}: expected the groups (?P<arm>...) and (?P<seed>...)")
+    match = pattern.fullmatch(name)
+    is_found = match is not None and (match["seed"] or "").isdecimal()
+    return (match["arm"] or "runs", int(match["seed"])) if is_found else None
+
+
+def ends_at(curve: Curve, at: int | None) -> int:
+    """Returns the update at which a run is compared: `at`, or its last one if that is None."""
+    return curve.steps[-1] if at is None else at
+
+
+def common_end(curves: Mapping[str, Curve]) -> int | None:
+    """Returns the last update at which all runs have a value, if some end later; else None.
+
+    Raises:
+      InvalidInput: The runs end at different updates and have none in common.
+    """
+    if len({curve.steps[-1] for curve in curves.values() if curve.steps}) < 2:
+        return None
+    common = set.intersection(*(set(curve.steps) for curve in curves.values()))
+    if not common:
+        raise InvalidInput("--at: the runs end at different updates, and share none")
+    return max(common)
+
+
 def rows_of_curves(
     curves: Mapping[str, Curve],
     rule: str = RULE,
@@ -393,26 +428,20 @@ def rows_of_curves(
     Raises:
       InvalidInput: The rule does not match a name, or a run has no value at the update.
     """
-    try:
-        pattern = re.compile(rule)
-    except re.error as error:
-        raise InvalidInput(f"--rule={rule}: {error}") from error
-    if {"arm", "seed"} - pattern.groupindex.keys():
-        raise InvalidInput(f"--rule={rule}: expected the groups (?P<arm>...) and (?P<seed>...)")
-    rows, lines, ends = [], [], {}
+    rows, lines, ends, diverged = [], [], {}, []
     for name, curve in curves.items():
-        match = pattern.fullmatch(name)
-        if match is None or not (match["seed"] or "").isdecimal():
+        if (found := arm_and_seed(name, rule)) is None:
             raise InvalidInput(
-                f"{curve.source}: run {name!r}: --rule={rule} finds no arm and seed in this name"
+                f"{curve.source}: run {name!r}: --rule={rule} finds no arm and seed in this name; "
+                "expected a pattern of the whole name, e.g. '(?P<arm>.*)_rs(?P<seed>\\d+)_.*'"
             )
-        arm, seed = match["arm"] or "runs", int(match["seed"])
+        arm, seed = found
         if not curve.steps:
             raise InvalidInput(f"{curve.source}: run {name!r} has no value of this metric")
         if at is not None and at not in curve.steps:
             near = min(curve.steps, key=lambda step: abs(step - at))
             raise InvalidInput(f"{curve.source}: run {name!r} has no value at {at}, nearest {near}")
-        step = curve.steps[-1] if at is None else at
+        step = ends_at(curve, at)
         value = curve.values[curve.steps.index(step)]
         if target is not None:
             sign = -1 if larger_is_better else 1
@@ -421,9 +450,14 @@ def rows_of_curves(
             value = sign * min((sign * v for _, v in points if v == v), default=math.nan)
             step = next((s for s, v in points if sign * v <= sign * target), points[-1][0])
         rows.append({"arm": arm, "seed": seed, "value": value, "step": step})
-        lines.append([name, arm, str(seed), f"{step:,}", f"{value:.6g}", str(len(curve.steps))])
-        ends.setdefault(curve.steps[-1] if at is None else at, []).append(name)
+        reached = target is None or sign * value <= sign * target
+        shown = f"{step:,}" if reached else f"never (ends at {step:,})"
+        lines.append([name, arm, str(seed), shown, f"{value:.6g}", str(len(curve.steps))])
+        if math.isnan(curve.values[curve.steps.index(ends_at(curve, at))]):
+            diverged.append(name)
+        ends.setdefault(ends_at(curve, at), []).append(name)
     warnings = [*_warnings(rows, ends), *_other_data(curves)]
+    warnings += [f"diverged: {', '.join(diverged)} ends with nan"] * bool(diverged)
     return Imported(rows, lines, warnings)
 
 
@@ -463,9 +497,9 @@ class Reaching(NamedTuple):
 def reaching(
     curves: Mapping[str, Curve],
     target: float,
-    rule: str = RULE,
     at: int | None = None,
     larger_is_better: bool = False,
+    rule: str = RULE,
 ) -> list[Reaching]:
     """Returns when the runs of each arm reach a target, and whether their mean is beyond it.
 
@@ -495,12 +529,35 @@ def _warnings(rows: list[dict[str, Any]], ends: Mapping[int, list[str]]) -> Iter
     for row in rows:
         seeds.setdefault(row["arm"], set()).add(row["seed"])
     everywhere = set().union(*seeds.values())
+    if len(seeds) > 2 and all(len(own) == 1 for own in seeds.values()):
+        yield "every arm has one run; if names mean something else, give --rule"
     for arm, own in seeds.items():
         if missing := sorted(everywhere - own):
-            yield f"{arm} has no seed {', '.join(map(str, missing))}"
+            told = ", ".join(map(str, missing))
+            yield f"{arm} has no seed {told}: runs are compared by equal numbers of seeds"
     if len(ends) > 1:
         usual = max(ends, key=lambda step: len(ends[step]))
         others = [
             f"{name} at {step:,}" for step, names in ends.items() if step != usual for name in names
         ]
         yield f"unequal budgets: runs end at {usual:,} updates, but {', '.join(others[:6])}"
+
+
+def reaching_table(found: Iterable[Reaching], target: float) -> tuple[list[str], list[list[str]]]:
+    """Returns the heads and the rows of a table of `reaching`."""
+
+    def spelled(value: tuple[float, tuple[float, float]] | None) -> str:
+        if value is None:
+            return "-"
+        low, high = value[1]
+        return f"{value[0]:.5g}" + (f" ({low:.5g} to {high:.5g})" if high < math.inf else "")
+
+    heads = ["arm", "reached", "updates (95 %)", "value at the end (95 %)"]
+    rows = [
+        [
+            *(arm, "{} of {}".format(*reached), spelled(when), spelled(value)),
+            f"{p:.2g}" if reached[1] > 1 else "-",
+        ]
+        for arm, reached, when, value, p in found
+    ]
+    return [*heads, f"p: mean beyond {target:g}"], rows

@@ -10,7 +10,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.arms import ArmBuilder, Estimate, scored_on_other_data
+from transformer_jax.studies.arms import ArmBuilder, Estimate, incomparable
 from transformer_jax.studies.cells import DONE, ENDED, FAILED, OUTCOMES, UNREADABLE, Cell
 from transformer_jax.studies.design import Design, gate_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
@@ -58,8 +58,8 @@ class TrainedPairs:
         task = self._arms[_BASE].prepared.task
         if asked["metric"] == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
             raise InvalidInput("--metric=bits_per_byte: this data's targets have no byte counts")
-        if scored_on_other_data(self._arms, _BASE):
-            self._refuse("it is scored on different data from the base; expected the same data")
+        if apart := incomparable(self._arms, _BASE, asked["metric"]):
+            self._refuse(f"{'; '.join(*apart.values())}; expected the same data and targets")
         with progress.busy("checking that the change has an effect"):
             builder.certificates(self._arms, {})
         baselines = builder.baselines(self._arms[_BASE])

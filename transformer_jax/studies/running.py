@@ -22,8 +22,8 @@ from transformer_jax.studies.arms import (
     ArmBuilder,
     Estimate,
     calibrate,
+    incomparable,
     members_of,
-    scored_on_other_data,
 )
 from transformer_jax.studies.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
 from transformer_jax.studies.cluster import Cluster
@@ -311,8 +311,8 @@ class Launch:
         costs = {name: arm.cost._asdict() for name, arm in arms.items()}
         for name, differences in tables.unmatched(costs, design.base).items():
             say(f"unmatched  {name}: {differences}")
-        for name in scored_on_other_data(arms, design.base):
-            say(f"other data {name}: scored on different data from the base: no verdict")
+        for name, reasons in incomparable(arms, design.base, design.metric).items():
+            say(f"no verdict {name}: {'; '.join(reasons)}")
 
     # ---- running
 

@@ -90,7 +90,9 @@ def judge(
         raise InvalidInput(f"scores: expected at least one arm besides base={base}")
     for name, arm in [("base", base), *(("primary", arm) for arm in primary or ())]:
         if arm not in outcomes:
-            raise InvalidInput(f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}")
+            has = ", ".join(list(outcomes)[:6])
+            near = suggest(arm, outcomes)
+            raise InvalidInput(f"{name}={arm}: no such arm in the scores, which has {has}{near}")
     if not (margin > 0 and math.isfinite(margin)):
         raise InvalidInput(f"margin={margin}: expected a number > 0, in the units of the scores")
     for name, looks in (("planned", planned), ("earlier_looks", earlier_looks)):

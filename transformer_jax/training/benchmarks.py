@@ -83,6 +83,14 @@ def digest_of(name: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def chance_of(name: str) -> float | None:
+    """Returns the score of guessing: of CORE 0, of choices their share, of tasks None (unknown)."""
+    if (kind := kind_of(name)) == "choices":
+        items = choices.read_items(Path(name))
+        return sum(1 / len(item.choices) for item in items if len(item.choices) > 1) / len(items)
+    return 0.0 if kind == "core" else None
+
+
 def refuse_benchmark(name: str) -> None:
     """Raises InvalidInput if the files of a benchmark cannot be read."""
     if (kind := kind_of(name)) == "choices":

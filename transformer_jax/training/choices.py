@@ -61,7 +61,7 @@ def read_items(path: Path) -> list[Item]:
       InvalidInput: The file or a line cannot be read; the message names the line.
     """
     if not path.is_file():
-        raise InvalidInput(f"--choices={path}: no such file")
+        raise InvalidInput(f"{path}: no such file of items")
     items = [_item(row, f"{path}: row {number}") for number, row in json_rows(path)]
     if not items:
         raise InvalidInput(f"{path}: expected an item in each row, found none")
@@ -69,19 +69,26 @@ def read_items(path: Path) -> list[Item]:
 
 
 def _item(row: Any, where: str) -> Item:
-    row = row if isinstance(row, dict) else {}
+    if not isinstance(row, dict):
+        raise InvalidInput(f"{where}: expected an object, one in each row, got {str(row)[:40]}")
     if {"sentence_good", "sentence_bad"} <= row.keys():
         row = {"context": "", "choices": [row["sentence_good"], row["sentence_bad"]], "answer": 0}
     for field in _FIELDS:
         if field not in row:
             near = suggest(field, row)
-            raise InvalidInput(f"{where}: no {field}{near}; expected {', '.join(_FIELDS)}")
+            has = ", ".join(map(str, list(row)[:6])) or "no fields"
+            raise InvalidInput(
+                f"{where}: no {field}{near}; expected {', '.join(_FIELDS)}, or sentence_good and "
+                f"sentence_bad; it has {has}"
+            )
     context, choices, answer = (row[field] for field in _FIELDS)
     if not isinstance(context, str):
         raise InvalidInput(f"{where}: context: expected a text, got {context!r}")
     are_texts = isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)
     if not are_texts or not choices:
         raise InvalidInput(f"{where}: choices: expected a list of texts, got {str(choices)[:60]}")
+    if len(set(choices)) < len(choices):
+        raise InvalidInput(f"{where}: choices: two are equal: {str(choices)[:60]}")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
         raise InvalidInput(
             f"{where}: answer: expected the index of a choice, 0 to {len(choices) - 1}, got "
@@ -211,23 +218,23 @@ def _each(sums: Sequence[float], counts: Sequence[int]) -> list[float]:
     return [total / count for total, count in zip(sums, counts, strict=True)]
 
 
-def is_right(item: Scored, rule: str) -> bool:
-    """Returns whether a rule chooses the answer; of equal scores, the first is chosen."""
+def is_right(item: Scored, rule: str) -> float:
+    """Returns 1 if a rule chooses the answer, else 0; 1 / k if it is one of k with equal scores."""
     if len(item.log_probabilities) == 1:  # e.g. LAMBADA: is it what the model would say?
-        return item.likeliest[0]
+        return float(item.likeliest[0])
     scores = RULES[rule](item)
-    return max(range(len(scores)), key=scores.__getitem__) == item.answer
+    best = max(scores)
+    return (scores[item.answer] == best) / scores.count(best)
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, float]:
     """Returns accuracies by rule, the first one's standard error, the share of ties, and N."""
-    means = {
-        rule: math.fsum(is_right(item, rule) for item in scored) / len(scored) for rule in RULES
-    }
-    spread = math.sqrt(means["accuracy"] * (1 - means["accuracy"]) / max(1, len(scored) - 1))
+    right = {rule: [is_right(item, rule) for item in scored] for rule in RULES}
+    means = {rule: math.fsum(values) / len(scored) for rule, values in right.items()}
+    spread = np.std(right["accuracy"], ddof=1) / math.sqrt(len(scored)) if len(scored) > 1 else 0.0
     several = [item.log_probabilities for item in scored if len(item.log_probabilities) > 1]
     ties = sum(scores.count(max(scores)) > 1 for scores in several)
-    shares = {"standard_error": spread, "ties": ties / len(scored)}
+    shares = {"standard_error": float(spread), "ties": ties / len(scored)}
     return {**means, **shares, "items": float(len(scored))}
 
 

@@ -42,6 +42,12 @@ def _run_of_huggingface(source: str | Path) -> Run:
         begins = _begins_of(read_generation(folder) or settings, tokenizer, source)
     model, params = from_huggingface(folder)
     num_classes = getattr(model, "num_classes", None) or 0
+    problem = settings.get("problem_type")
+    if num_classes and (num_classes == 1 or problem not in (None, "single_label_classification")):
+        raise InvalidInput(
+            f"{source}: config.json: problem_type={problem} with {num_classes} labels: expected "
+            "one label of several for each text, single_label_classification"
+        )
     labels = settings.get("id2label")  # LABEL_0, ... if not all are named
     named = labels if isinstance(labels, dict) and len(labels) == num_classes else {}
     names = [str(named.get(str(number), f"LABEL_{number}")) for number in range(num_classes)]

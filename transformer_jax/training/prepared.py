@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config_files import CADENCE, flatten, own_modules, report
 from transformer_jax.curves import starts_of
+from transformer_jax.data.sources.text import left_out
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
@@ -324,9 +325,10 @@ class Prepared:
     @functools.cached_property
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the data, for the user to read before training."""
-        remarks = list(self.task.remarks)
+        data = self.config.data
+        remarks = [*self.task.remarks, *left_out(data.task, data.source)]
         mask = self.config.model.mask
-        is_own, is_own_mask = is_user_defined(self.config.data.task), is_user_defined(mask)
+        is_own, is_own_mask = is_user_defined(data.task), is_user_defined(mask)
         if not is_own and not is_own_mask:
             return tuple(remarks)
         from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs

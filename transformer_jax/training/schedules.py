@@ -25,7 +25,7 @@ def constant(peak: float, steps: int) -> optax.Schedule:
 
 def warmup_constant(peak: float, steps: int, warmup_steps: _WarmUp = 100) -> optax.Schedule:
     """Linear warm-up, then the peak learning rate."""
-    return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
+    return _warmed_up(peak, steps, warmup_steps, lambda update: jnp.ones_like(update))
 
 
 def warmup_cosine(
@@ -46,9 +46,8 @@ def warmup_linear(
 ) -> optax.Schedule:
     """Linear warm-up, then linear decay (Devlin et al. 2019, appendix A.2)."""
     span = max(steps - warmup_steps, 1)
-    return _warmed_up(
-        peak, warmup_steps, lambda update: 1 - (1 - final_fraction) * (update - warmup_steps) / span
-    )
+    after = lambda update: 1 - (1 - final_fraction) * (update - warmup_steps) / span  # noqa: E731
+    return _warmed_up(peak, steps, warmup_steps, after)
 
 
 def warmup_stable_decay(
@@ -72,7 +71,7 @@ def warmup_stable_decay(
         fallen = jnp.maximum(update - (steps - decay_steps), 0) / decay_steps
         return 1 - (1 - final_fraction) * fallen
 
-    return _warmed_up(peak, warmup_steps, after)
+    return _warmed_up(peak, steps, warmup_steps, after)
 
 
 def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> optax.Schedule:
@@ -84,14 +83,19 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
     Args:
       warmup_steps: Updates of linear warm-up.
     """
-    return _warmed_up(peak, warmup_steps, lambda update: jnp.sqrt(warmup_steps / update))
+    return _warmed_up(peak, steps, warmup_steps, lambda update: jnp.sqrt(warmup_steps / update))
 
 
-def _warmed_up(peak: float, warmup_steps: int, after: Callable[[Array], Array]) -> optax.Schedule:
-    """Returns the schedule peak * n / warmup_steps up to the peak, then peak * after(n)."""
+def _warmed_up(
+    peak: float, steps: int, warmup_steps: int, after: Callable[[Array], Array]
+) -> optax.Schedule:
+    """Returns the schedule peak * n / warmup_steps up to the peak, then peak * after(n).
+
+    After the last of its steps it holds its value.
+    """
 
     def rate(count: Any) -> Array:
-        update = jnp.asarray(count + 1, jnp.float32)
+        update = jnp.asarray(jnp.minimum(count + 1, steps), jnp.float32)
         rising = update / max(warmup_steps, 1)
         return peak * jnp.where(update < warmup_steps, rising, after(update))
 

@@ -1,6 +1,6 @@
 """Mixtures of experts: each token uses the few feed-forward layers that a router chooses."""
 
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -29,14 +29,13 @@ class MixtureOfExperts(FeedForward):
 
     The load-balancing loss, E * sum over e of (fraction of tokens that chose e) * (mean of p_e) / k
     (Fedus et al., equation 4), is 1 if all experts are used equally. It is computed per sequence,
-    padding included, and stored under `losses`, multiplied by `balance`. There are no biases.
+    without padding, and stored under `losses`, multiplied by `balance`. There are no biases.
 
     As in DeepSeek-V3 (arXiv:2412.19437, equations 12 to 16), the shares can be sigmoids, and shared
     experts can be added, which all tokens use (arXiv:2401.06066, equation 9). With a `bias_rate` u,
     experts are chosen by their share plus a bias b_e, which every update changes by u sign(mean
     load - load of e), outside the gradient (Wang et al. 2024, arXiv:2408.15664, algorithm 1); set
-    `balance` to 0 then. The biases and the latest loads, padding included, are in the collection
-    `state`.
+    `balance` to 0 then. The biases and the latest loads are in the collection `state`.
 
     Attributes:
       mlp_dim: Number of hidden features of each expert, F; 4 * width if None.
@@ -59,6 +58,8 @@ class MixtureOfExperts(FeedForward):
       bias_rate: Change u of the biases by an update; 0.001 in the papers; 0 for no biases.
     """
 
+    reads_padding: ClassVar[bool] = True
+
     use_bias: bool = False
     num_experts: Count = 4
     num_chosen: Count = 2
@@ -74,8 +75,8 @@ class MixtureOfExperts(FeedForward):
     bias_rate: NonNegative = 0.0
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
-        """[..., L, D] -> [..., L, D].
+    def __call__(self, inputs: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., L, D]; padding, where is_token [..., L] is False, has no load.
 
         Raises:
           ValueError: num_chosen is larger than num_experts.
@@ -102,7 +103,8 @@ class MixtureOfExperts(FeedForward):
             gates_LE = gates_LE * self.share_gain
         if self.router == "sigmoid":  # the balance loss reads shares that sum to 1
             shares_LE = shares_LE / (shares_LE.sum(-1, keepdims=True) + _LEAST)
-        used_E, asked_E = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
+        used_E, asked_E = (_mean(values, is_token) for values in (taken_LE, shares_LE))
+        used_E = used_E / self.num_chosen
         balance = self.num_experts * (jax.lax.stop_gradient(used_E) * asked_E).sum(-1)
         self.sow("losses", "balance", self.balance * balance)
         if self.bias_rate and chosen.size and self.is_mutable_collection("state"):
@@ -167,6 +169,14 @@ class MixtureOfExperts(FeedForward):
         written = routes.to_pairs(down.of_blocks(filled_NCF, routes.expert))
         weighted = written.reshape(*chosen.shape, -1) * gates[..., None].astype(written.dtype)
         return weighted.sum(-2)
+
+
+def _mean(values: Array, is_token: Array | None) -> Array:
+    """Returns the mean over tokens, [..., E], of values [..., L, E]; 0 without a token."""
+    if is_token is None:
+        return values.mean(-2)
+    counted = is_token[..., None]
+    return jnp.where(counted, values, 0).sum(-2) / jnp.maximum(counted.sum(-2), 1)
 
 
 class Experts(nn.Module):

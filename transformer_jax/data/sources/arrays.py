@@ -17,9 +17,10 @@ from transformer_jax.data.sources.files import (
     refuse_missing,
     visible,
 )
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 
-_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+_PICTURES = ".png, .jpg, .webp, .tif ..."
+_BACKGROUND = (255, 255, 255, 255)  # of transparent pixels
 _IDX_FILES = {
     "train_images": "train-images-idx3-ubyte",
     "train_labels": "train-labels-idx1-ubyte",
@@ -40,6 +41,7 @@ class Arrays(NamedTuple):
       classes: Names of the classes.
       first_test: Index of the first example of the source's own test set, or None.
       sha256: Hash of inputs and labels.
+      remarks: What was left out, one line each.
     """
 
     inputs: np.ndarray
@@ -48,6 +50,7 @@ class Arrays(NamedTuple):
     classes: tuple[str, ...]
     first_test: int | None
     sha256: str
+    remarks: tuple[str, ...] = ()
 
 
 def load_images(source: str) -> Arrays:
@@ -64,7 +67,7 @@ def load_images(source: str) -> Arrays:
       InvalidInput: There is no such source, or a file in it is invalid.
     """
     refuse_missing(source, "images")
-    path = EMBEDDED["images"].get(source, Path(source))
+    path, remarks = EMBEDDED["images"].get(source, Path(source)), list[str]()
     if isinstance(source, OwnSource):
         arrays = source.read()
     elif path.is_file():
@@ -73,15 +76,15 @@ def load_images(source: str) -> Arrays:
         arrays = _read_idx_folder(path)
     elif (path / "data_batch_1.bin").is_file():
         arrays = _read_cifar_folder(path)
-    elif any(file.suffix.lower() in _PICTURES for file in visible(path)):
-        arrays = _read_picture_folder(path)
+    elif any(map(_is_picture, visible(path))):
+        arrays = _read_picture_folder(path, remarks)
     else:
         raise InvalidInput(
             f"data.source={source}: expected an .npz file, IDX files ({_IDX_FILES['train_images']} "
             "...), CIFAR-10's binary version (data_batch_1.bin ...), or one folder of pictures "
-            f"({', '.join(_PICTURES)}) for each class"
+            f"({_PICTURES}) for each class"
         )
-    return _joined(str(path), arrays, "images", _as_images)
+    return _joined(str(path), arrays, "images", _as_images)._replace(remarks=tuple(remarks))
 
 
 def load_vectors(source: str) -> Arrays:
@@ -189,7 +192,14 @@ def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
         raise InvalidInput(
             f"{name}: expected real numbers [N, L, F], got {vectors.dtype} {vectors.shape}"
         )
-    vectors = vectors.astype(np.float32)
+    exact, vectors = vectors, vectors.astype(np.float32)
+    changed = vectors != exact if np.issubdtype(exact.dtype, np.integer) else np.zeros(1, bool)
+    if changed.any():
+        number = exact[changed][0]
+        raise InvalidInput(
+            f"{name}: {number} would become {int(np.float32(number))}, since vectors are float32; "
+            "subtract an offset, or scale the numbers"
+        )
     if not np.isfinite(vectors).all():
         example = int(np.argwhere(~np.isfinite(vectors))[0][0])
         raise InvalidInput(f"{name}: example {example} contains a value that is not finite")
@@ -255,7 +265,8 @@ def _read_cifar(path: Path) -> np.ndarray:
     return data.reshape(-1, _CIFAR_ROW)
 
 
-def _read_picture_folder(folder: Path) -> dict[str, Any]:
+def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
+    """Returns the arrays of a folder with a folder of pictures per class; adds remarks."""
     parts = [folder / "train", folder / "test"]
     parts = parts if all(part.is_dir() for part in parts) else [folder]
     classes = sorted(_folders_in(parts[0]))
@@ -276,10 +287,14 @@ def _read_picture_folder(folder: Path) -> dict[str, Any]:
         found = [
             (n, file) for n, name in enumerate(classes) for file in sorted(visible(part / name))
         ]
-        found = [(number, file) for number, file in found if file.suffix.lower() in _PICTURES]
+        others = [file for _, file in found if file.is_file() and not _is_picture(file)]
+        if others:
+            told = ", ".join(str(file.relative_to(part)) for file in others[:3])
+            remarks.append(f"{part}: {len(others):,} files are no pictures: {told}")
+        found = [(number, file) for number, file in found if _is_picture(file)]
         if not found:
             raise InvalidInput(
-                f"{part}: expected pictures ({', '.join(_PICTURES)}) in its folders, found none"
+                f"{part}: expected pictures ({_PICTURES}) in its folders, found none"
             )
         pictures = [_read_picture(file) for _, file in found]
         for (_, file), picture in zip(found, pictures, strict=True):
@@ -294,23 +309,37 @@ def _read_picture_folder(folder: Path) -> dict[str, Any]:
     return arrays
 
 
+def _is_picture(path: Path) -> bool:
+    """Returns whether pillow reads files with this ending."""
+    require("PIL", "a folder of pictures", "train")
+    from PIL import Image
+
+    return Image.registered_extensions().get(path.suffix.lower()) in Image.OPEN
+
+
 def _folders_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."}
 
 
 def _read_picture(path: Path) -> np.ndarray:
-    """Reads a picture as [height, width, C] uint8; C is 1 for a greyscale picture, else 3."""
+    """Reads a picture as [height, width, C] uint8; C is 1 for a greyscale picture, else 3.
+
+    It is turned as its camera says, and transparent pixels show white.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
     try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise InvalidInput(
-            "pictures need the package pillow: pip install 'transformer_jax[train]'"
-        ) from error
-    try:
-        with Image.open(path) as picture:
-            if picture.mode.startswith(("I", "F")):
-                raise ValueError(f"mode {picture.mode}; expected 8 bits for each channel")
-            is_grey = picture.mode in ("1", "L")
+        with Image.open(path) as opened:
+            if opened.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {opened.mode}; expected 8 bits for each channel")
+            frames = getattr(opened, "n_frames", 1)
+            if frames > 1 and opened.format != "MPO":  # whose further ones are a camera's previews
+                raise ValueError(f"{frames} frames; expected one")
+            picture = ImageOps.exif_transpose(opened)
+            is_grey = picture.mode in ("1", "L", "LA", "La")
+            if picture.has_transparency_data:
+                white = Image.new("RGBA", picture.size, _BACKGROUND)
+                picture = Image.alpha_composite(white, picture.convert("RGBA"))
             pixels = np.asarray(picture.convert("L" if is_grey else "RGB"))
     except (OSError, UnidentifiedImageError, ValueError) as error:
         raise InvalidInput(f"{path}: not a readable picture: {error}") from error

@@ -32,7 +32,7 @@ def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
     files = find_files(source, "text", *endings)
     inside = [path.relative_to(source).as_posix().lower() for path in files]
     words = {word for path in inside for word in re.split("[^a-z]+", path)}
-    kinds = {next(end[1:] for end in endings if path.name.endswith(end)) for path in files}
+    kinds = {next(end[1:] for end in endings if path.name.lower().endswith(end)) for path in files}
     if len(kinds) > 1:
         listed = " and ".join(sorted(kinds))
         raise InvalidInput(
@@ -53,11 +53,12 @@ def documents_of(path: Path, field: str) -> Iterator[str]:
     Raises:
       InvalidInput: The file or a row cannot be read, or the field is missing, empty or no text.
     """
-    is_of_arrow = path.suffix in (".parquet", ".arrow", ".feather")
+    is_of_arrow = path.suffix.lower() in (".parquet", ".arrow", ".feather")
     rows = _of_arrow(path, field) if is_of_arrow else _of_json(path, field)
     for number, text in rows:
         if not isinstance(text, str) or not text.strip():
-            found = "an empty text" if isinstance(text, str) else f"{type(text).__name__} {text!r}"
+            found = "null" if text is None else f"{type(text).__name__} {text!r}"
+            found = "an empty text" if isinstance(text, str) else found
             raise InvalidInput(f"{path}: row {number}: {field}: expected a text, got {found[:60]}")
         try:
             text.encode()
@@ -86,7 +87,7 @@ def _of_arrow(path: Path, field: str) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet
 
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
                 _refuse_other_column(path, field, file.schema_arrow)
                 yield from _numbered(file.iter_batches(1024, columns=[field]))

@@ -1,7 +1,10 @@
 """Functions that find the files of a source and read their lines."""
 
+import codecs
+import filecmp
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,6 +12,8 @@ from typing import Any, BinaryIO
 
 from transformer_jax.errors import InvalidInput
 
+# Byte order marks -> the encodings that begin with them
+_MARKS = {codecs.BOM_UTF32: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _HERE = Path(__file__).parents[1] / "embedded"
 # kind of source -> name -> file; LICENSES.md beside the files says where they come from
 EMBEDDED = {
@@ -68,9 +73,17 @@ class PartOfFolder(str):
     @classmethod
     def without(cls, source: str, others: Iterable[str | None]) -> str:
         """Returns a source without the files of other sources that lie in it."""
-        part = cls(source)
-        part.left_out = frozenset(Path(other).resolve() for other in others if other)
-        return part if Path(source).is_dir() and not isinstance(source, OwnSource) else source
+        if isinstance(source, OwnSource) or not Path(source).is_dir():
+            return source
+        part, files = cls(source), [Path(other).resolve() for other in others if other]
+        part.left_out = frozenset(files)
+        for file in set(visible(Path(source))) - part.left_out:
+            for other in files:
+                if other.is_file() and other != file.resolve() and filecmp.cmp(file, other, False):
+                    raise InvalidInput(
+                        f"{file}: a copy of {other}, which is not for training; remove it"
+                    )
+        return part
 
 
 def is_there(source: str, kind: str) -> bool:
@@ -98,7 +111,7 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     if path.is_file():
         return [path]
     left_out = source.left_out if isinstance(source, PartOfFolder) else frozenset()
-    found = sorted(file for file in visible(path) if file.name.endswith(suffixes))
+    found = sorted(file for file in visible(path) if file.name.lower().endswith(suffixes))
     if found := [
         file for file in found if not left_out & {file.resolve(), *file.resolve().parents}
     ]:
@@ -108,10 +121,13 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """Yields all entries below a folder except hidden ones (.ipynb_checkpoints, ._a from a Mac)."""
-    for path in folder.rglob("*"):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            yield path
+    """Yields all files below a folder, links followed, except hidden ones (._a from a Mac)."""
+    seen = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(root)
+        folders[:] = [] if real in seen else [f for f in folders if not f.startswith(".")]
+        yield from (Path(root) / n for n in names if real not in seen and not n.startswith("."))
+        seen.add(real)
 
 
 def lines_of(path: Path) -> Iterator[str]:
@@ -127,9 +143,12 @@ def lines_of(path: Path) -> Iterator[str]:
                 yield line.decode("utf-8")
                 offset += len(line)
     except UnicodeDecodeError as error:
+        with open_binary(path) as file:
+            mark = file.read(4)
+        found = next((name for first, name in _MARKS.items() if mark.startswith(first)), "latin1")
         raise InvalidInput(
             f"{path}: expected UTF-8, got byte 0x{error.object[error.start]:02X} at offset "
-            f"{offset + error.start}\nconvert the file first: iconv -f latin1 -t utf-8"
+            f"{offset + error.start}\nconvert the file first: iconv -f {found} -t utf-8"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read after {offset} bytes: {error}") from error
@@ -158,4 +177,4 @@ def json_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def open_binary(path: Path) -> BinaryIO:
     """Opens a file, gzipped or not, for reading."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # ty: ignore
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # ty: ignore

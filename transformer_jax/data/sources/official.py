@@ -70,7 +70,8 @@ def official_splits(
         try:
             text = load_text(source, train.tokenizer, 0, document_separator, text_field=text_field)
         except InvalidInput as error:
-            raise InvalidInput(str(error).replace(f"data.source={source}", key)) from error
+            told = str(error).replace(f"data.source={source}", key)
+            raise InvalidInput(told if source in told else f"{key}: {told}") from error
         if fingerprint(text.tokenizer) != fingerprint(train.tokenizer):
             raise InvalidInput(f"{key}: its tokenizer differs from that of {train.stream.name}")
         same = [name for name, other in found.items() if other.text_sha256 == text.text_sha256]

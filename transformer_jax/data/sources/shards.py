@@ -80,7 +80,8 @@ def write_shards(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"--out={folder}: {error.strerror}") from error
+        why = "a link to nothing" if folder.is_symlink() else error.strerror
+        raise InvalidInput(f"--out={folder}: {why}") from error
     dtype = narrowest_dtype(tokenizer.vocab_size)
     digest, sizes = hashlib.sha256(), tokenizer.token_bytes
     starts, shards, count = [], [], 0

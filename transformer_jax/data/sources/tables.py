@@ -16,7 +16,7 @@ from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)|nan", re.I)
-_ENDINGS = (".tsv", ".csv", ".tsv.gz", ".csv.gz")
+TABLES = (".tsv", ".csv", ".tsv.gz", ".csv.gz")
 
 
 class Pairs(NamedTuple):
@@ -90,11 +90,11 @@ def _tables(source: str, kind: str) -> list[Path]:
     """Returns the files of a source; refuses separate files for splits, which would be merged."""
     if isinstance(source, OwnSource):
         return []
-    files = find_files(source, kind, *_ENDINGS)
+    files = find_files(source, kind, *TABLES)
     for file in files:
         stem = file.name.split(".")[0]
-        if not file.name.endswith(_ENDINGS):
-            raise InvalidInput(f"{file}: expected a file that ends with {' or '.join(_ENDINGS)}")
+        if not file.name.lower().endswith(TABLES):
+            raise InvalidInput(f"{file}: expected a file that ends with {' or '.join(TABLES)}")
         if len(files) > 1 and stem in ("train", "test", "val", "valid", "validation", "dev"):
             raise InvalidInput(
                 f"{file}: a folder's files are read as one table and split by data.splits; "
@@ -140,7 +140,7 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields each row's line number and fields; quotes have no special meaning in TSV."""
-    is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
+    is_tsv = path.name.lower().removesuffix(".gz").endswith(".tsv")
     dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     # Excel begins with a byte order mark, which would make a quoted first field an unquoted one.
     lines = (line if n else line.removeprefix("\ufeff") for n, line in enumerate(lines_of(path)))
@@ -154,7 +154,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _separator(path: Path) -> str:
-    return "a tab" if path.name.removesuffix(".gz").endswith(".tsv") else "a comma"
+    return "a tab" if path.name.lower().removesuffix(".gz").endswith(".tsv") else "a comma"
 
 
 def _shorten(columns: list[str]) -> str:
@@ -190,10 +190,11 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """
     if not path.is_file():
         raise InvalidInput(f"{path}: no such file")
+    first = next(lines_of(path), "")
+    if first.count(";") > first.count(","):
+        raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
     rows = _rows(path)
     header = [name.strip() for name in next(rows, (0, []))[1]]
-    if len(header) == 1 and ";" in header[0]:
-        raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
     if twice := {name for name in header if header.count(name) > 1}:
         raise InvalidInput(f"{path}: line 1: two columns are named {min(twice)!r}")
     for line, cells in rows:

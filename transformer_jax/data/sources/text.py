@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
+from transformer_jax.data.sources.files import OwnSource, find_files, lines_of, visible
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
+from transformer_jax.data.sources.tables import TABLES
 from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
@@ -19,6 +20,15 @@ _PIECE_CHARACTERS = 1 << 20
 # Kinds of files that are read by corpora.py
 DOCUMENTS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet", ".arrow", ".feather")
 TOKENS = (".bin",)
+_TEXTS = (".txt", ".txt.gz", *DOCUMENTS, *TOKENS)
+_OF_TEXT = ("language_modelling", "masked_language_modelling", "masked_diffusion")
+# Tasks -> endings of the files that are read in a folder
+_READ = {
+    **dict.fromkeys(
+        ("language_modelling", "masked_language_modelling", "masked_diffusion"), _TEXTS
+    ),
+    **dict.fromkeys(("translation", "text_classification"), TABLES),
+}
 
 
 def load_text(
@@ -48,7 +58,7 @@ def load_text(
         from transformer_jax.data.sources.shards import open_shards
 
         return open_shards(Path(source), document_separator)
-    if (tokens := _files(source)) and tokens[0].suffix in TOKENS:
+    if (tokens := _files(source)) and tokens[0].suffix.lower() in TOKENS:
         from transformer_jax.data.sources.corpora import open_token_files
 
         return open_token_files(tokens, source, tokenizer, vocab_size)
@@ -101,10 +111,10 @@ def read_pieces(
         return
     is_empty = True
     for path in _files(source):
-        if path.name.endswith((".json", ".json.gz", *TOKENS)):
+        if path.name.lower().endswith((".json", ".json.gz", *TOKENS)):
             expected = "text, or documents, one in each line of a .jsonl file"
             raise InvalidInput(f"{path}: expected {expected}, got a {path.suffix} file")
-        if path.name.endswith(DOCUMENTS):
+        if path.name.lower().endswith(DOCUMENTS):
             from transformer_jax.data.sources.corpora import documents_of
 
             for document in documents_of(path, text_field):
@@ -134,11 +144,26 @@ def _files(source: str) -> list[Path]:
         return find_files(source, "text")
     from transformer_jax.data.sources.corpora import files_of_folder
 
-    return files_of_folder(source, (".txt", *DOCUMENTS, *TOKENS))
+    return files_of_folder(source, _TEXTS)
+
+
+def left_out(task: str, source: str) -> list[str]:
+    """Returns a remark on the files in a folder of texts that a task does not read, if any."""
+    folder, endings = Path(source), _READ.get(task)
+    if endings is None or not folder.is_dir() or (folder / "index.json").is_file():
+        return []
+    names = sorted(
+        file.relative_to(folder).as_posix()
+        for file in visible(folder)
+        if not file.name.lower().endswith(endings)
+    )
+    told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    read = ", ".join(endings[:5])
+    return [f"{source}: {len(names):,} files are not read: {told} (only {read} ...)"] * bool(names)
 
 
 def _lines_of_text(path: Path) -> Iterator[str]:
-    if not path.name.removesuffix(".gz").endswith((".tsv", ".csv")):
+    if not path.name.lower().removesuffix(".gz").endswith((".tsv", ".csv")):
         return lines_of(path)
     from transformer_jax.data.sources.tables import read_texts
 

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -95,6 +95,9 @@ def text_classification(
         "num_classes": len(loaded.classes),
         **({"num_types": 2} if are_pairs else {}),
     }
+    remarks = (*_unseen(loaded.classes, np.array(loaded.labels), parts),)
+    if cut:
+        remarks += (f"{cut:,} texts are truncated to data.length={length} tokens",)
     return Classification(
         parts,
         batch_size,
@@ -105,7 +108,7 @@ def text_classification(
         "texts",
         data_facts(source, loaded.sha256, parts, tokenizer, classes=loaded.classes, cut=cut),
         protocol={"context": length},
-        remarks=(f"{cut:,} texts are truncated to data.length={length} tokens",) if cut else (),
+        remarks=remarks,
         tokenizer=tokenizer,
     )
 
@@ -191,7 +194,18 @@ def image_classification(
         "images",
         data_facts(source, arrays.sha256, parts, classes=arrays.classes, **statistics),
         prepare=prepare,
+        remarks=(*arrays.remarks, *_unseen(arrays.classes, arrays.labels, parts)),
     )
+
+
+def _unseen(
+    classes: Sequence[str], labels: np.ndarray, parts: Mapping[str, np.ndarray]
+) -> Iterator[str]:
+    """Yields a remark if classes have no training example."""
+    found = set(labels[parts["train"]].tolist())
+    if without := [name for number, name in enumerate(classes) if number not in found]:
+        told = ", ".join(without[:4]) + (", ..." if len(without) > 4 else "")
+        yield f"no training example of {len(without):,} of {len(classes):,} classes: {told}"
 
 
 def _pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -276,8 +290,9 @@ def vector_classification(
     }
     facts = data_facts(source, arrays.sha256, parts, classes=arrays.classes)
     return Classification(
-        parts, batch_size, inputs, arrays.labels, arrays.classes, sizes, "sequences", facts
-    )
+        parts, batch_size, inputs, arrays.labels, arrays.classes, sizes, "sequences", facts,
+        remarks=(*_unseen(arrays.classes, arrays.labels, parts),),
+    )  # fmt: skip
 
 
 def _with_fewer_to_train_on(

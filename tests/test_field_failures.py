@@ -1,0 +1,269 @@
+"""Failures that users of other projects reported, each with its kind: commands, data and losses."""
+
+import codecs
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import ROOT, attempt, refused, user_environment
+from tests.test_studies import quick, study_file
+from transformer_jax.data.sources.arrays import load_images, load_vectors
+from transformer_jax.data.sources.text import left_out, load_text
+from transformer_jax.errors import InvalidInput
+from transformer_jax.models import Decoder
+from transformer_jax.studies.arms import ArmBuilder, incomparable, probe
+from transformer_jax.studies.design import load_design
+from transformer_jax.training.schedules import SCHEDULES
+
+# ---------------------------------------------------------------- losses and schedules
+
+
+@pytest.mark.parametrize("router", ["softmax", "sigmoid"])
+def test_padding_has_no_weight_in_the_balance_of_experts(router):
+    options = {"router": router, "num_experts": 4, "bias_rate": 0.01}
+    model = Decoder.of(
+        vocab_size=11, width=16, depth=1, num_heads=2, max_length=16, feed_forward="mixture",
+        feed_forward_options=options, position="none",
+    )  # fmt: skip
+    tokens = np.random.default_rng(0).integers(0, 11, (1, 6))
+    variables = model.init(jax.random.key(0), tokens)
+
+    def balance(params, size):
+        padded = np.pad(tokens, ((0, 0), (0, size - 6)))
+        segments = (np.arange(size) < 6).astype(np.int32)[None]
+        given = {"params": params, "state": variables["state"]}
+        _, sown = model.apply(given, padded, segments=segments, mutable=["losses", "state"])
+        (loss,) = jax.tree.leaves(sown["losses"])
+        return loss.sum(), sown["state"]
+
+    found = [jax.value_and_grad(balance, has_aux=True)(variables["params"], n) for n in (6, 16)]
+    for ours, padded in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(ours, padded, atol=1e-6)
+    alone = model.apply(variables, tokens, mutable=["losses"])[1]["losses"]
+    np.testing.assert_allclose(jax.tree.leaves(alone)[0].sum(), found[0][0][0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_hold_their_last_value(name):
+    short = {} if name == "constant" else {"warmup_steps": 5}
+    schedule = SCHEDULES[name](1.0, 50, **short)
+    assert float(schedule(49)) >= 0
+    assert float(schedule(49)) == float(schedule(50)) == float(schedule(100))
+
+
+# ---------------------------------------------------------------- data
+
+
+def save(path, pixels, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array(pixels, np.uint8)).save(path, **options)
+
+
+def test_pictures_are_read_as_they_are_seen(tmp_path):
+    """Turned as the camera says, transparent parts white, in any format that pillow reads."""
+    tall = np.zeros((4, 2, 3), np.uint8)
+    tall[0] = 200
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned by 90 degrees to the right
+    save(tmp_path / "exif" / "a" / "1.png", tall.transpose(1, 0, 2)[:, ::1], exif=turned)
+    save(tmp_path / "exif" / "b" / "1.webp", tall, lossless=True)
+    images = load_images(str(tmp_path / "exif")).inputs
+    assert images.shape == (2, 4, 2, 3)
+    assert images[0].sum() == images[1].sum()
+    clear, white = np.zeros((3, 3, 4), np.uint8), np.full((3, 3, 3), 255, np.uint8)
+    clear[0, 0, :3] = 77  # a colour that no one sees
+    save(tmp_path / "clear" / "a" / "1.png", clear)
+    save(tmp_path / "clear" / "b" / "1.tif", white)
+    grey = Image.new("LA", (3, 3), (0, 0))
+    one, other = load_images(str(tmp_path / "clear")).inputs
+    np.testing.assert_array_equal(one, other)
+    grey.save(tmp_path / "clear" / "a" / "1.png")
+    Image.new("L", (3, 3), 255).save(tmp_path / "clear" / "b" / "1.tif")
+    one, other = load_images(str(tmp_path / "clear")).inputs
+    assert one.shape == (3, 3, 1)
+    np.testing.assert_array_equal(one, other)
+    frames = [Image.new("L", (3, 3), value) for value in (0, 9)]
+    frames[0].save(tmp_path / "clear" / "a" / "2.gif", save_all=True, append_images=frames[1:])
+    with pytest.raises(InvalidInput, match="2 frames; expected one"):
+        load_images(str(tmp_path / "clear"))
+
+
+def test_no_file_of_a_class_is_left_out_without_a_word(tmp_path):
+    for name in "abc":
+        for number in range(12 if name != "c" else 1):
+            save(tmp_path / "data" / name / f"{number}.PNG", [[number, ord(name)]])
+    elsewhere = tmp_path / "elsewhere"
+    save(elsewhere / "more.jpeg", [[5, 6]])
+    (tmp_path / "data" / "a" / "linked").symlink_to(elsewhere)
+    (elsewhere / "loop").symlink_to(elsewhere)
+    (tmp_path / "data" / "b" / "notes.txt").write_text("x")
+    (tmp_path / "data" / "empty").mkdir()
+    arrays = load_images(str(tmp_path / "data"))
+    assert len(arrays.inputs) == 26
+    assert arrays.remarks == (f"{tmp_path / 'data'}: 1 files are no pictures: b/notes.txt",)
+    flags = ["--config=configs/digits.py", f"--config.data.source={tmp_path / 'data'}"]
+    flags += ["--config.training.steps=2", "--config.schedule.warmup_steps=1"]
+    flags += ["--config.data.splits=0.8,0.1,0.1", "--config.model.patch_size=1"]
+    said = attempt("train", f"--workdir={tmp_path / 'run'}", *flags)
+    assert said.returncode == 0, said.stderr
+    told = said.stdout + said.stderr
+    assert "1 files are no pictures" in told
+    assert "no training example of" in told
+    assert "empty" in told
+
+
+def test_integers_that_float32_changes_are_refused(tmp_path):
+    path = tmp_path / "times.npz"
+    for numbers, kept in (((100100037, 1), False), ((1 << 24, 3), True), ((100100040, 8), True)):
+        vectors = np.array(numbers, np.int64).reshape(2, 1, 1)
+        np.savez(path, vectors=vectors, labels=np.array([0, 1]))
+        if kept:
+            np.testing.assert_array_equal(load_vectors(str(path)).inputs, vectors)
+            continue
+        with pytest.raises(InvalidInput, match="100100037 would become 100100040"):
+            load_vectors(str(path))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mark"),
+    [("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),
+     ("utf-32-le", codecs.BOM_UTF32_LE)],
+)  # fmt: skip
+def test_another_encoding_is_named_by_its_mark(tmp_path, encoding, mark):
+    path = tmp_path / "text.txt"
+    text = "naïve café, 日本\n" * 9
+    path.write_bytes(mark + text.encode(encoding))
+    with pytest.raises(InvalidInput) as caught:
+        load_text(str(path), "byte")
+    name = encoding[:6]
+    assert f"iconv -f {name} -t utf-8" in str(caught.value)
+    assert path.read_bytes().decode(name) == text  # the advice gives the text
+    path.write_bytes("café".encode("latin1"))
+    with pytest.raises(InvalidInput, match="iconv -f latin1"):
+        load_text(str(path), "byte")
+
+
+def test_files_of_a_text_folder_are_read_or_named(tmp_path):
+    (tmp_path / "one.txt").write_text("a\n")
+    (tmp_path / "TWO.TXT").write_text("b\n")
+    assert bytes(load_text(str(tmp_path), "byte").stream[:].tolist()) == b"b\na\n"
+    assert left_out("language_modelling", str(tmp_path)) == []
+    (tmp_path / "three.md").write_text("c\n")
+    (told,) = left_out("language_modelling", str(tmp_path))
+    assert "1 files are not read: three.md" in told
+    assert left_out("translation", str(tmp_path))[0].startswith(f"{tmp_path}: 3 files")
+    assert left_out("image_classification", str(tmp_path)) == []
+
+
+# ---------------------------------------------------------------- arms
+
+
+def test_an_arm_in_two_spellings_is_one(tmp_path):
+    design = quick("optimizer.learning_rate=1e-2,0.01,3e-3", "model.depth=2")
+    assert list(design.others) == ["learning_rate=1e-2", "learning_rate=3e-3", "depth=2"]
+    arms = {"a": {}, "b": {"model.num_heads": 1}, "c": {"model.num_heads": 1, "model.depth": 1}}
+    builder = ArmBuilder(load_design(study_file(tmp_path, arms), {}))
+    with pytest.raises(InvalidInput, match="arms 'b' and 'c' have the same options and data"):
+        builder.certificates(builder.arms(), {})
+    refused(
+        attempt("ablate", "--config=configs/tiny.py", "--arm=model.depth=3", "--seeds=2",
+                "--ladder=optimizer.learning_rate=1e-2,0.01", f"--workdir={tmp_path / 'l'}"),
+        "expected 2 or more numbers, ascending",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arm", "metric", "reasons"),
+    [
+        ("data.tokenizer=byte", "loss", "different tokenizers"),
+        ("data.tokenizer=byte", "bits_per_byte", None),
+        ("data.length=8", "loss", "different targets are scored"),
+        ("model.depth=2", "loss", None),
+    ],
+)
+def test_arms_that_can_never_be_compared_are_told_first(arm, metric, reasons):
+    design = quick(arm)
+    arms = ArmBuilder(design).arms()
+    told = incomparable(arms, design.base, metric)
+    if reasons is None:
+        assert told == {}
+    else:
+        assert reasons in "; ".join(*told.values())
+
+
+def test_a_base_whose_logits_are_all_zero_is_compared(tmp_path):
+    from transformer_jax.studies.arms import check_manipulation
+
+    base = probe(ArmBuilder(quick("model.depth=2")).arms()["depth=2"].prepared)
+    zero = base._replace(logits=np.zeros_like(base.logits))
+    assert check_manipulation(base, zero)["logits"] is None
+    assert check_manipulation(base, base)["logits"] == 0
+
+
+# ---------------------------------------------------------------- terminals and paths
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed", "broken"])
+def test_printing_fails_no_run(tmp_path, stdout):
+    flags = ["--config.training.steps=3", "--config.schedule.warmup_steps=1"]
+    command = [sys.executable, "-m", "experiments.train", "--config=configs/tiny.py", *flags]
+    command += [f"--workdir={tmp_path / 'run'}", "--config.sample.num_tokens=5"]
+    if stdout == "broken":
+        read, write = os.pipe()
+        os.close(read)
+        target = os.fdopen(write, "w")
+    else:
+        target = open("/dev/full", "w")  # noqa: SIM115
+    if stdout == "closed":
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    with target:
+        done = subprocess.run(
+            command, stdout=target, stderr=subprocess.PIPE, cwd=ROOT, env=user_environment()
+        )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "STATUS").read_text().startswith("done")
+
+
+def test_a_narrow_terminal_gets_escapes(tiny_run, tmp_path):
+    (tmp_path / "text.txt").write_text("日本 😀 " * 400)
+    flags = [f"--config.data.source={tmp_path / 'text.txt'}", "--config.training.steps=3"]
+    command = [sys.executable, "-m", "experiments.train", "--config=configs/tiny.py", *flags]
+    command += [f"--workdir={tmp_path / 'run'}", "--config.schedule.warmup_steps=1"]
+    environment = user_environment(PYTHONIOENCODING="latin-1")
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert rb"\u" in done.stdout
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "--config=configs/tiny.py", f"--workdir={LONG}"),
+        ("train", "--config=configs/tiny.py", f"--config.data.source={LONG}", "--workdir=w"),
+        ("train", f"--config={LONG}"),
+        ("evaluate", f"--workdir={LONG}"),
+        ("sample", f"--workdir={LONG}"),
+        ("compare", LONG, "other"),
+        ("judge", f"--scores={LONG}", "--base=a", "--margin=1"),
+        ("judge", f"--from={LONG}", "--base=a", "--margin=1"),
+        ("make_shards", f"--source={LONG}", "--out=o"),
+        ("inspect_run", f"--workdir={LONG}"),
+    ],
+)
+def test_a_path_that_is_too_long_is_refused(arguments):
+    refused(attempt(*arguments), "x: File name too long")
+
+
+def test_a_link_to_nothing_is_named(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for verb, flag in (("train", "--workdir"), ("make_shards", "--out")):
+        source = ["--config=configs/tiny.py"] if verb == "train" else ["--source=shakespeare"]
+        refused(attempt(verb, *source, f"{flag}={tmp_path / 'link'}"), "a link to nothing")

@@ -1,0 +1,219 @@
+"""Configs of others with two names, absent, null and wrong fields: read as transformers, or refused."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.interop import from_huggingface
+from transformer_jax.interop.defaults import ALIASES, DEFAULTS
+from transformer_jax.interop.huggingface import ARCHITECTURES, model_of
+from transformer_jax.models.effect import Described, options_in_effect
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+SMALL = {
+    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 37},
+    **{"intermediate_size": 48, "max_position_embeddings": 16},
+}
+LLAMA = SMALL | {"model_type": "llama", "num_key_value_heads": 2, "rms_norm_eps": 1e-6}
+BLOOM = {"model_type": "bloom", "vocab_size": 37, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+GPT2 = {"model_type": "gpt2", "vocab_size": 37, "n_embd": 32, "n_layer": 2, "n_head": 4}
+GPT2 |= {"n_positions": 16}
+T5 = {"model_type": "t5", "vocab_size": 37, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2}
+T5 |= {"num_heads": 4}
+NEOX = SMALL | {"model_type": "gpt_neox"}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0}
+BASES = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": LLAMA | {"model_type": "mistral"},
+    "Qwen3ForCausalLM": LLAMA | {"model_type": "qwen3", "head_dim": 6},
+    "Gemma3ForCausalLM": LLAMA | {"model_type": "gemma3_text", "head_dim": 6, "sliding_window": 4},
+    "GPTNeoXForCausalLM": NEOX,
+    "BloomForCausalLM": BLOOM,
+    "GPT2LMHeadModel": GPT2,
+    "BertForMaskedLM": SMALL | {"model_type": "bert"},
+    "T5EncoderModel": T5,
+}
+
+
+def config_of(name, **changes):
+    return {"architectures": [name], **BASES[name], **changes}
+
+
+def written(folder, config, torch):
+    """A folder with a config as it was given, and transformers' own model of it, all random."""
+    import transformers as hf
+
+    (folder / "config.json").write_text(json.dumps(config))
+    theirs = hf.AutoConfig.from_pretrained(folder)
+    theirs._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = getattr(hf, config["architectures"][0])(theirs).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter) + (parameter.dim() == 1))
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+                              "rope_scaling": LINEAR}),
+        ("LlamaForCausalLM", {"rope_scaling": LLAMA3, "original_max_position_embeddings": 8}),
+        ("LlamaForCausalLM", {"rope_scaling": LLAMA3, "rope_theta": 100.0}),
+        ("MistralForCausalLM", {"rope_parameters": {"rope_type": "default"},
+                                "rope_scaling": LINEAR, "rope_theta": 70.0}),
+        ("Qwen3ForCausalLM", {"rope_parameters": {"rope_theta": 9.0}, "rope_scaling": LINEAR}),
+        ("Gemma3ForCausalLM", {"rope_scaling": LINEAR, "use_bidirectional_attention": None,
+                               "layer_types": ["full_attention", "sliding_attention"],
+                               "rope_parameters": {"full_attention": {"rope_theta": 80.0},
+                                                   "sliding_attention": {"rope_theta": 8.0}}}),
+        ("GPTNeoXForCausalLM", {"rotary_emb_base": 500, "rope_theta": 10000, "rotary_pct": 0.5}),
+        ("GPTNeoXForCausalLM", {"rope_parameters": {"rope_type": "default"},
+                                "rope_scaling": LINEAR}),
+        ("BloomForCausalLM", {"n_layer": 3, "num_hidden_layers": 2}),
+        ("GPT2LMHeadModel", {"n_layer": 1, "num_hidden_layers": 3}),
+        ("T5EncoderModel", {"head_dim": 10}),
+    ],
+)  # fmt: skip
+def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, changes):
+    import torch
+
+    theirs = written(tmp_path, config_of(name, **changes), torch)
+    model, params = from_huggingface(str(tmp_path))
+    tokens = np.random.default_rng(0).integers(0, 37, (2, 12))
+    with torch.no_grad():
+        out = theirs(torch.from_numpy(tokens))
+    expected = (out.logits if "logits" in out else out.last_hidden_state).numpy()
+    np.testing.assert_allclose(model.apply({"params": params}, tokens), expected, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("MistralForCausalLM", {"sliding_window": 0}, "sliding_window=0 (mask size)"),
+        ("MistralForCausalLM", {"sliding_window": -1}, "sliding_window=-1"),
+        ("GPT2LMHeadModel", {"resid_pdrop": 1.5}, "resid_pdrop=1.5 (dropout_rate)"),
+        ("GPTNeoXForCausalLM", {"rotary_pct": 1.5}, "rotary_pct=1.5 (position fraction)"),
+        ("LlamaForCausalLM", {"rope_scaling": LINEAR | {"factor": 0}}, "factor"),
+        ("LlamaForCausalLM", {"model_type": "gemma"}, "model_type=gemma: expected llama"),
+        ("LlamaForCausalLM", {"num_key_value_heads": 0}, "num_key_value_heads=0"),
+        ("LlamaForCausalLM", {"rms_norm_eps": "1e-6"}, "rms_norm_eps='1e-6'"),
+        ("LlamaForCausalLM", {"rope_theta": None}, "rope_theta=None: expected a number"),
+        ("LlamaForCausalLM", {"hidden_size": 31.5}, "width=31.5"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(name, changes, words):
+    with pytest.raises(InvalidInput) as caught:
+        model_of(config_of(name, **changes), "here")
+    assert words in str(caught.value)
+
+
+def test_classes_are_counted_and_other_problems_refused(tmp_path):
+    import torch
+
+    from transformer_jax import load_run
+
+    bert = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", **SMALL}
+    _, model = model_of({**bert, "num_labels": 5}, "here")
+    assert model.num_classes == 5
+    with pytest.raises(InvalidInput, match="num_labels=3, and id2label names 2"):
+        model_of({**bert, "num_labels": 3, "id2label": {"0": "a", "1": "b"}}, "here")
+    for number, changes in enumerate((
+        {"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"},
+        {"num_labels": 1, "problem_type": "regression"},
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        written(folder, bert | changes, torch)
+        from_huggingface(str(folder))  # its logits are right
+        with pytest.raises(InvalidInput, match="expected one label of several"):
+            load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "shape"),
+    [
+        ("GPT2LMHeadModel", "transformer.h.0.attn.c_attn.weight", (32, 95)),
+        ("GPT2LMHeadModel", "transformer.h.0.mlp.c_fc.weight", (128, 32)),
+        ("GPTNeoXForCausalLM", "gpt_neox.layers.0.attention.query_key_value.weight", (95, 32)),
+    ],
+)
+def test_arrays_of_a_wrong_shape_are_refused(tmp_path, name, array, shape):
+    import torch
+    from safetensors.numpy import load_file, save_file
+
+    written(tmp_path, config_of(name), torch)
+    arrays = load_file(tmp_path / "model.safetensors")
+    arrays[array] = np.ones(shape, np.float32)
+    save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidInput, match="arrays do not match"):
+        from_huggingface(str(tmp_path))
+
+
+def fuzzed(name, random):
+    """A config with some fields absent, null, under a second name too, or out of range."""
+    config = config_of(name)
+    kind = config["model_type"]
+    row = ARCHITECTURES[name]
+    for _ in range(random.randrange(1, 4)):
+        field = random.choice([*row.names.values(), "rope_scaling", "rope_theta"])
+        change = random.random()
+        if change < 0.3:
+            config.pop(field, None)
+        elif change < 0.45:
+            config[field] = None
+        elif change < 0.65 and ALIASES.get(kind):
+            second, first = random.choice(list(ALIASES[kind].items()))
+            config[second] = config.get(first, DEFAULTS[kind][first]) * random.choice([1, 2])
+        elif change < 0.8 and "rope" in field:
+            config["rope_scaling"] = random.choice([LINEAR, LLAMA3, {"rope_type": "default"}])
+            config["rope_parameters"] = {"rope_type": "default", "rope_theta": 77.0}
+        elif isinstance(config.get(field), int):
+            config[field] = random.choice([0, -1, config[field] * 2])
+    return config
+
+
+def test_configs_are_read_as_by_transformers_or_refused():
+    """500 configs: each of ours has transformers' values, or names a field that it refuses."""
+    import transformers as hf
+
+    draw, accepted, loaded, wrong, refusals = random.Random(0), 0, 0, [], []
+    for number in range(500):
+        name = draw.choice(list(BASES))
+        config = fuzzed(name, draw)
+        try:
+            theirs = hf.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+            values = {n: getattr(theirs, n, None) for n in ARCHITECTURES[name].names.values()}
+            if any(isinstance(v, int) and v < 0 for v in values.values()):
+                raise ValueError("transformers takes it, and fails later")
+        except Exception:
+            continue
+        accepted += 1
+        try:
+            _, model = model_of(config, "here")
+        except InvalidInput as error:
+            refusals.append(str(error))
+            continue
+        loaded += 1
+        ours = ARCHITECTURES[name].describe(Described(model))
+        for key, value in values.items():
+            value = {"gelu_pytorch_tanh": "gelu_new"}.get(value, value)  # one function, two names
+            if key in ours and value is not None and ours[key] != value:
+                wrong.append((number, name, key, value, ours[key]))
+        rope = getattr(theirs, "rope_parameters", None)
+        if rope and "rope_theta" in rope and model.options.position == "rotary":
+            options = options_in_effect(model.options, "position")
+            told = (options["max_wavelength"], options["scaling"].replace("none", "default"))
+            if told != (rope["rope_theta"], rope["rope_type"]):
+                wrong.append((number, name, told, rope))
+    assert not wrong, wrong[:5]
+    assert all("=" in refusal for refusal in refusals), refusals  # FIELD=VALUE: expected ...
+    assert loaded > 0.6 * accepted > 100, (loaded, accepted)
