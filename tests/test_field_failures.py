@@ -1,6 +1,7 @@
 """Failures that users of other projects reported, each with its kind: commands, data and losses."""
 
 import codecs
+import dataclasses
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe
 from transformer_jax.studies.design import load_design
+from transformer_jax.training.loading import load_run
 from transformer_jax.training.schedules import SCHEDULES
 
 # ---------------------------------------------------------------- losses and schedules
@@ -267,3 +269,12 @@ def test_a_link_to_nothing_is_named(tmp_path):
     for verb, flag in (("train", "--workdir"), ("make_shards", "--out")):
         source = ["--config=configs/tiny.py"] if verb == "train" else ["--source=shakespeare"]
         refused(attempt(verb, *source, f"{flag}={tmp_path / 'link'}"), "a link to nothing")
+
+
+def test_a_token_without_an_embedding_is_named(tiny_run):
+    run = load_run(tiny_run)
+    fewer = dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=40))
+    for call in (fewer.sample, fewer.log_probabilities, lambda text: next(fewer.stream(text))):
+        with pytest.raises(InvalidInput, match=r"token \d+ \('.'\) is outside .* vocabulary of 40"):
+            call("xyz")
+    assert len(run.encode("xyz")) == 3

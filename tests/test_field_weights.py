@@ -37,6 +37,12 @@ BASES = {
     "GPT2LMHeadModel": GPT2,
     "BertForMaskedLM": SMALL | {"model_type": "bert"},
     "T5EncoderModel": T5,
+    "SmolLM3ForCausalLM": LLAMA | {"model_type": "smollm3"},
+    "RobertaForMaskedLM": SMALL | {"model_type": "roberta"},
+    "DistilBertForMaskedLM": {
+        **{"model_type": "distilbert", "vocab_size": 37, "max_position_embeddings": 16, "dim": 32},
+        **{"n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    },
 }
 
 
@@ -107,7 +113,7 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ("LlamaForCausalLM", {"num_key_value_heads": 0}, "num_key_value_heads=0"),
         ("LlamaForCausalLM", {"rms_norm_eps": "1e-6"}, "rms_norm_eps='1e-6'"),
         ("LlamaForCausalLM", {"rope_theta": None}, "rope_theta=None: expected a number"),
-        ("LlamaForCausalLM", {"hidden_size": 31.5}, "width=31.5"),
+        ("LlamaForCausalLM", {"hidden_size": 31.5}, "hidden_size=31.5"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name, changes, words):

@@ -85,6 +85,25 @@ def their_models():
             },
         ),
         "GPTNeoXForCausalLM": hf.GPTNeoXConfig(**SHAPE, **length),
+        "SmolLM3ForCausalLM": hf.SmolLM3Config(
+            **llama | {"num_hidden_layers": 4, "pad_token_id": 0, "tie_word_embeddings": False}
+        ),
+        **{
+            f"Roberta{head}": hf.RobertaConfig(**bert | SHAPE | {"max_position_embeddings": 18})
+            for head in ("Model", "ForMaskedLM")
+        },
+        **{
+            f"DistilBert{head}": hf.DistilBertConfig(
+                vocab_size=37,
+                dim=32,
+                n_layers=2,
+                n_heads=4,
+                hidden_dim=48,
+                max_position_embeddings=16,
+                attn_implementation="eager",
+            )
+            for head in ("Model", "ForMaskedLM")
+        },
         "BloomForCausalLM": hf.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4),
         "T5EncoderModel": hf.T5Config(**t5, feed_forward_proj="gated-gelu"),
         "T5ForConditionalGeneration": hf.T5Config(**t5),
@@ -99,7 +118,13 @@ NAMES = (
     *("BertForSequenceClassification", "ViTModel", "ViTForImageClassification"),
     *("BartForConditionalGeneration", "LlamaForCausalLM", "MistralForCausalLM"),
     *("Qwen3ForCausalLM", "Gemma3ForCausalLM", "GPTNeoXForCausalLM", "BloomForCausalLM"),
-    *("T5EncoderModel", "T5ForConditionalGeneration", "T5ForConditionalGeneration 1.1"),
+    *("SmolLM3ForCausalLM", "RobertaModel", "RobertaForMaskedLM", "DistilBertModel"),
+    *(
+        "DistilBertForMaskedLM",
+        "T5EncoderModel",
+        "T5ForConditionalGeneration",
+        "T5ForConditionalGeneration 1.1",
+    ),
 )
 
 
@@ -134,7 +159,7 @@ def inputs_of(name, rng):
     if name.startswith("ViT"):
         images = rng.normal(size=(3, 8, 8, 3)).astype(np.float32)
         return {"pixel_values": images.transpose(0, 3, 1, 2)}, {"images": images}, None
-    tokens = rng.integers(0, 37, (3, 12))
+    tokens = rng.integers(2, 37, (3, 12))  # RoBERTa counts no positions at token 1
     kept = np.arange(12)[None] < np.array([[12], [7], [1]])
     given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
     segments = kept.astype(np.int32)
@@ -143,7 +168,7 @@ def inputs_of(name, rng):
         ours = {"source": tokens, "source_segments": segments, "tokens": target}
         return given | {"decoder_input_ids": target}, ours, None
     ours = {"tokens": tokens, "segments": segments}
-    if name.startswith("Bert"):
+    if name.startswith(("Bert", "Roberta")):
         types = rng.integers(0, 2, (3, 12))
         return given | {"token_type_ids": types}, ours | {"types": types}, kept
     return given, ours, kept
@@ -180,10 +205,11 @@ def test_a_folder_of_theirs_and_back_again(torch, theirs, folder, rng, tmp_path)
     assert not report["mismatched_keys"]
     assert all("pooler" in key for key in report["missing_keys"])
     for key, array in theirs.state_dict().items():
-        if "pooler" in key and name in ("BertModel", "ViTModel"):
+        if "pooler" in key and name in ("BertModel", "RobertaModel", "ViTModel"):
             continue
         returned = back.state_dict()[key].numpy()
-        rows = slice(2, None) if "embed_positions" in key else slice(None)  # nobody reads the first
+        is_late = "embed_positions" in key or ("position_emb" in key and name[0] == "R")
+        rows = slice(2, None) if is_late else slice(None)  # nobody reads the first
         np.testing.assert_array_equal(returned[rows], array.numpy()[rows], err_msg=key)
     if name != "GPT2Model":
         again = outputs(torch, back.eval(), given)
@@ -417,10 +443,10 @@ def test_wrong_and_partial_names_are_refused_with_both_lists(small_gpt2, tmp_pat
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM: expected one of GPT2LMHead"),
         ({"activation_function": "swish"}, "activation_function=swish: expected one of gelu"),
         ({"scale_attn_weights": False}, "config.json: scale_attn_weights=False: expected True"),
-        ({"n_layer": None}, "depth=None: expected an integer >= 1"),
-        ({"n_layer": 2.5}, "depth=2.5: expected an integer >= 1"),
-        ({"n_head": 0}, "num_heads=0: expected an integer >= 1"),
-        ({"n_embd": None}, "width=None: expected an integer >= 1"),
+        ({"n_layer": None}, "n_layer=None: expected an integer >= 1"),
+        ({"n_layer": 2.5}, "n_layer=2.5: expected an integer >= 1"),
+        ({"n_head": 0}, "n_head=0: expected an integer >= 1"),
+        ({"n_embd": None}, "n_embd=None: expected an integer >= 1"),
         ({"vocab_size": -1}, "vocab_size=-1: expected an integer >= 1"),
         ({"layer_norm_epsilon": "x"}, "norm epsilon.: expected a number"),
     ],

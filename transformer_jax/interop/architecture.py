@@ -85,6 +85,11 @@ class Architecture(NamedTuple):
         for second, first in ALIASES.get(self.model_type, {}).items():
             if settings.get(second) is not None:
                 settings[first] = settings[second]
+        for size in (self.names[field] for field in _SIZES if field in self.names):
+            if not (type(settings[size]) is int and settings[size] >= 1):
+                raise InvalidInput(
+                    f"config.json: {size}={settings[size]}: expected an integer >= 1"
+                )
         for encoder_key, decoder_key in self.sides.items():
             encoder, decoder = settings[encoder_key], settings.get(decoder_key)
             if decoder not in (None, encoder):
@@ -125,11 +130,8 @@ def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
 
 def refuse_values(model: Any, settings: Settings) -> None:
     """Raises InvalidInput if an option of a model has a value that commands would refuse."""
-    described = Described(model)
-    for name in _SIZES:
-        size = getattr(described, name, 1)
-        if not (type(size) is int and size >= 1):
-            raise InvalidInput(f"config.json: {name}={size}: expected an integer >= 1")
+    if getattr(model, "max_length", 1) < 1:
+        raise InvalidInput(f"config.json: max_length={model.max_length}: expected at least 1")
     for spec in block_specs(model.options):
         for field, option in options_of_section(ModelOptions).items():
             value = getattr(spec.options, field)

@@ -54,6 +54,22 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         **{"vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2},
         **{"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
     },
+    "roberta": {
+        **_OF_BERTS,
+        **{"vocab_size": 50265, "max_position_embeddings": 512, "type_vocab_size": 2},
+        **{"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    },
+    "distilbert": {
+        **{"vocab_size": 30522, "max_position_embeddings": 512, "dim": 768, "n_layers": 6},
+        **{"n_heads": 12, "hidden_dim": 3072, "activation": "gelu", "dropout": 0.1},
+        "attention_dropout": 0.1,
+    },
+    "smollm3": {
+        **_OF_LLAMAS,
+        **{"vocab_size": 128256, "max_position_embeddings": 32768, "intermediate_size": 11008},
+        **{"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16},
+        **{"num_key_value_heads": 4, "rope_theta": 2_000_000.0, "tie_word_embeddings": True},
+    },
     "t5": {
         **{"vocab_size": 32128, "d_model": 512, "num_layers": 6, "num_heads": 8, "d_kv": 64},
         **{"d_ff": 2048, "layer_norm_epsilon": 1e-6, "dropout_rate": 0.1, "n_positions": 512},
@@ -74,6 +90,10 @@ ALIASES: dict[str, dict[str, str]] = {
     "bloom": {
         **{"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
         "n_embed": "hidden_size",
+    },
+    "distilbert": {
+        **{"hidden_size": "dim", "num_attention_heads": "n_heads"},
+        "num_hidden_layers": "n_layers",
     },
     "t5": {
         **{"hidden_size": "d_model", "num_attention_heads": "num_heads"},

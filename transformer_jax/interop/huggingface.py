@@ -63,8 +63,9 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         huggingface_hub and the network).
     Returns:
       The model and its parameters. GPT2Model, GPT2LMHeadModel, and the ForCausalLM classes of
-      Llama, Mistral, Qwen3, Gemma3, GPTNeoX and Bloom become a Decoder; BertModel, BertForMaskedLM,
-      BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
+      Llama, Mistral, Qwen3, SmolLM3, Gemma3, GPTNeoX and Bloom become a Decoder; the Model and
+      ForMaskedLM classes of Bert, Roberta and DistilBert, BertForSequenceClassification and
+      T5EncoderModel an Encoder; ViTModel and
       ViTForImageClassification a VisionTransformer; BartForConditionalGeneration and
       T5ForConditionalGeneration an EncoderDecoder. Bodies without a head return hidden vectors; a
       BertModel's pooler is not used.

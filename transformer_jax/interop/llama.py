@@ -1,11 +1,13 @@
-"""Llama, Mistral and Qwen3 as Decoders: RMS norm, gated layers, rotary positions, grouped heads.
+"""Llama, Mistral, Qwen3 and SmolLM3 as Decoders: RMS norm, gated layers, rotary positions.
 
 Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sliding window); Qwen
-team 2025, arXiv:2505.09388 (norms of queries and keys).
+team 2025, arXiv:2505.09388 (norms of queries and keys); SmolLM3 (Hugging Face 2025) has no
+positions in every fourth layer (Yang et al. 2025, arXiv:2501.18795).
 """
 
 from typing import Any
 
+from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import (
     NAMES_OF_TEXT,
     Architecture,
@@ -16,7 +18,7 @@ from transformer_jax.interop.architecture import (
 )
 from transformer_jax.interop.layouts import Table, within
 from transformer_jax.models import Decoder
-from transformer_jax.models.effect import options_in_effect
+from transformer_jax.models.effect import Described, options_in_effect
 
 _NAMES = NAMES_OF_TEXT | {
     "num_kv_heads": "num_key_value_heads",
@@ -56,6 +58,24 @@ def _mistral_fields(settings: Settings) -> dict[str, Any]:
 def _mistral_settings(model: Decoder) -> dict[str, Any]:
     window = options_in_effect(model.options, "mask")["size"] if model.mask == "window" else None
     return llama_settings(model) | {"sliding_window": window}
+
+
+def _smollm3_fields(settings: Settings) -> dict[str, Any]:
+    every, depth = settings.get("no_rope_layer_interval", 4), settings["num_hidden_layers"]
+    turned = settings.get("no_rope_layers") or [(n + 1) % every != 0 for n in range(depth)]
+    if set(settings.get("layer_types") or ()) - {"full_attention"}:
+        raise InvalidInput(f"config.json: layer_types={settings['layer_types']}: expected full")
+    letters = "".join("R" if turns else "N" for turns in turned)
+    if len(letters) != depth:
+        raise InvalidInput(f"config.json: no_rope_layers={turned}: expected {depth} layers")
+    layered = {"layers": letters, "layer_types": {"N": {"position": "none"}}}
+    return llama_fields(settings) | (layered if "N" in letters else {})
+
+
+def _smollm3_settings(model: Described) -> dict[str, Any]:
+    turned = [int(layer.position == "rotary") for _, layer in Described(model.model).layers()]
+    settings = {"use_sliding_window": False, "no_rope_layers": turned}
+    return {**llama_settings(model), **settings, "layer_types": ["full_attention"] * len(turned)}
 
 
 _NORMS: Table = {
@@ -115,5 +135,11 @@ ROWS = {
         settings=lambda model: {**llama_settings(model), "use_sliding_window": False},
         table=lambda model: llama_table(model, _NORMS | QUERY_KEY_NORMS),
         required={"attention_bias": False, "use_sliding_window": False},
+    ),
+    "SmolLM3ForCausalLM": LLAMA._replace(
+        model_type="smollm3",
+        fields=_smollm3_fields,
+        settings=_smollm3_settings,
+        required={**LLAMA.required, "use_sliding_window": False},
     ),
 }

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.sources.files import json_rows
-from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole
@@ -119,11 +118,11 @@ def score_items(
     Raises:
       InvalidInput: A choice is longer than the model's input, or the model is of another kind.
     """
-    tokenizer = run.tokenizer_for("language_modelling")
+    run.tokenizer_for("language_modelling")
     run.refuse_other_than_causal()
     before = [] if begin is None else [begin]
     pairs = [
-        _tokens_of(tokenizer, item.context, choice, before, run.model.max_length, number)
+        _tokens_of(run, item.context, choice, before, run.model.max_length, number)
         for number, item in enumerate(items, start=1)
         for choice in item.choices
     ]
@@ -157,13 +156,13 @@ def score_tokens(
 
 
 def _tokens_of(
-    tokenizer: Tokenizer, context: str, choice: str, before: list[int], most: int, number: int
+    run: "Run", context: str, choice: str, before: list[int], most: int, number: int
 ) -> tuple[list[int], int]:
     """Returns the tokens of a context with a choice, cut to the model's input, and those scored."""
     body = context.rstrip()
     choice = context[len(body) :] + choice  # so that a space belongs to the word after it
-    both = tokenizer.encode(body + choice).tolist()
-    start = len(tokenizer.encode(body)) if body else 0
+    both = run.encode(body + choice).tolist()
+    start = len(run.encode(body)) if body else 0
     tokens = both if body else [*before, *both]
     count = min(len(both) - start, len(tokens) - 1)
     if not 1 <= count <= most:

@@ -170,10 +170,10 @@ def run_core(
       batch_size: Number of texts in a batch; affects only speed.
       begin: Token before every text, or None.
     """
-    tokenizer = run.tokenizer_for("language_modelling")
+    run.tokenizer_for("language_modelling")
     run.refuse_other_than_causal()
     before, most = [] if begin is None else [begin], run.model.max_length
-    encode: Callable[[str], list[int]] = lambda text: before + tokenizer.encode(text).tolist()  # noqa: E731
+    encode: Callable[[str], list[int]] = lambda text: before + run.encode(text).tolist()  # noqa: E731
     results, rows = {}, []
     total = sum(len(task.items) for task in tasks)
     for task in tasks:

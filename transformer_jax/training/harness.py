@@ -63,7 +63,7 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
     from transformer_jax.training.choices import score_tokens
 
     most = run.model.max_length
-    encode = lambda text: run.tokenizer.encode(text).tolist()  # noqa: E731
+    encode = lambda text: run.encode(text).tolist()  # noqa: E731
 
     class Model(TemplateLM):
         """The harness prepares pairs of texts; their tokens are scored here."""

@@ -121,7 +121,6 @@ class Run:
           InvalidInput: A character is unknown, the prompt is empty, an option is not allowed, the
             logits are NaN, or the model is not a language model.
         """
-        tokenizer = self.tokenizer_for("language_modelling")
         key, ends = key_of(seed), _ends_of(stop)
         is_one = isinstance(prompt, str)
         prompts = [prompt] if is_one else _several(prompt)
@@ -129,7 +128,7 @@ class Run:
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         texts = []
         for begun, own_key in zip(prompts, keys, strict=True):
-            start = np.asarray(tokenizer.encode(begun))
+            start = self.encode(begun)
             drawn = generate_from(
                 self.model, self.params, start, own_key, num_tokens=num_tokens, **options
             )
@@ -151,10 +150,9 @@ class Run:
 
         A character of several tokens is yielded whole, and nothing is drawn after a stop string.
         """
-        tokenizer = self.tokenizer_for("language_modelling")
         key, ends = key_of(seed), _ends_of(stop)
         options: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        start, drawn, shown = jnp.asarray(tokenizer.encode(prompt)), [], 0
+        start, drawn, shown = jnp.asarray(self.encode(prompt)), [], 0
         for piece in stream_from(self.model, self.params, start, key, num_tokens, **options):
             drawn += _numbers(piece).tolist()
             text = self._continuation(prompt, drawn)
@@ -177,6 +175,22 @@ class Run:
                 return text[len(before) :]
         return tokenizer.decode(drawn)
 
+    def encode(self, text: str) -> np.ndarray:
+        """Returns a text's tokens, [L] int, for a language model.
+
+        Raises:
+          InvalidInput: A character is unknown, or a token is none of the model's vocabulary.
+        """
+        tokenizer = self.tokenizer_for("language_modelling")
+        tokens, size = np.asarray(tokenizer.encode(text)), getattr(self.model, "vocab_size", None)
+        if size and tokens.size and tokens.max() >= size:  # e.g. one added without an embedding
+            last = int(tokens.max())
+            raise InvalidInput(
+                f"text: token {last} ({tokenizer.decode([last])!r}) is outside the model's "
+                f"vocabulary of {size}"
+            )
+        return tokens
+
     def log_probabilities(self, text: str) -> np.ndarray:
         """Returns the log-probability of each token after the first, given the tokens before it.
 
@@ -186,7 +200,7 @@ class Run:
           InvalidInput: The text is too short or too long or has an unknown character, or the model
             is not a language model.
         """
-        tokens = np.asarray(self.tokenizer_for("language_modelling").encode(text))
+        tokens = self.encode(text)
         most, length = self.model.max_length + 1, len(tokens) - 1
         if not 2 <= len(tokens) <= most:
             raise InvalidInput(

@@ -95,7 +95,7 @@ TRAITS = {
         "labelled text",
         framed="{begin} $A {end}",
         shown_by=f"{_SHOWN}:CLASSES_OF_TEXTS",
-        heads=("SequenceClassification", "BertModel", "T5EncoderModel"),
+        heads=("SequenceClassification", "BertModel", "RobertaModel", "T5EncoderModel"),
         tried_on="movie_snippets",
     ),
     "image_classification": TaskTraits(
