@@ -80,7 +80,7 @@ def test_documents_are_those_that_were_written(tmp_path, kind):
             b'{"text": "a"}\n{"txt": "b", "id": 1}\n',
             ["row 2", "did you mean txt", "it has txt, id"],
         ),
-        (b'{"text": null}\n', ["row 1", "NoneType"]),
+        (b'{"text": null}\n', ["row 1", "null"]),
         (b'{"text": 5}\n', ["row 1", "int 5"]),
         (b'{"text": "a"}\n{"text": " "}\n', ["row 2", "an empty text"]),
         (b'{"text": "a\x00"}\n', ["row 1", "not JSON"]),
@@ -114,7 +114,7 @@ def test_a_truncated_archive_and_a_long_line(tmp_path):
         (None, "id", ["the column holds int64", "e.g. text"]),
         (pa.array([{"a": "b"}] * 4), "text", ["struct", "a column of strings"]),
         (pa.array([["b"]] * 4), "text", ["list", "a column of strings"]),
-        (pa.array(["a", None, "b", "c"]), "text", ["row 2", "NoneType"]),
+        (pa.array(["a", None, "b", "c"]), "text", ["row 2", "null"]),
         (pa.array(["a", "b", "", "c"]), "text", ["row 3", "an empty text"]),
     ],
 )
