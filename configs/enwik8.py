@@ -8,7 +8,12 @@ Command:   python -m experiments.train --config=configs/enwik8.py --workdir=runs
 Published: bits per byte of the test split: 1.11 (44 million parameters) and 1.06 (235 million;
            Al-Rfou et al. 2019, arXiv:1808.04444, table 1), 1.06 (41 million) and 0.99 (277 million;
            Dai et al. 2019, arXiv:1901.02860, table 2). All of them trained far longer.
-           Nothing was trained here yet.
+Record:    1,000 updates of 8 windows (training.batch_size=8, schedule.warmup_steps=100), 4 million
+           bytes, seed 0, on two CPU cores: 2.113 bits per byte of the first 131,072 bytes of the
+           validation split, 2.118 of the first 524,288 of the test split. PyTorch, with the same
+           initial values and bytes (`python -m tests.torch_curve RUN`), ends at 1.4650 nats where
+           this run ends at 1.4649; at ten evaluations they differ by at most 0.0024, except for
+           0.015 at update 200.
 """
 
 from configs import reference

@@ -167,7 +167,10 @@ def test_looks_cost_what_they_cost_in_a_study(scores):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"base": "bas"}, "base=bas: no such arm in the scores; did you mean base?"),
+        (
+            {"base": "bas"},
+            "base=bas: no such arm in the scores, which has base, up, same, down; did you mean base?",
+        ),
         ({"primary": ["pu"]}, "primary=pu: no such arm"),
         ({"margin": 0.0}, "margin=0.0: expected a number > 0"),
         ({"target": math.nan}, "target=nan: expected a number"),
