@@ -333,3 +333,15 @@ def test_the_last_of_nanochats_shards_is_for_validation_alone(tmp_path):
     with pytest.raises(InvalidInput, match=r"contains no \.txt"):
         load_splits(str(alone), "byte", 0, None, (0.9, 0.05, 0.05),
                     official=(str(alone / "a.txt"), None, None))  # fmt: skip
+
+
+def test_a_copy_of_the_validation_file_is_not_trained_on(tmp_path):
+    folder, alone = tmp_path / "train", tmp_path / "official.txt"
+    folder.mkdir()
+    (folder / "a.txt").write_text("to be trained on\n" * 9)
+    alone.write_text("to be scored\n" * 9)
+    (folder / "dangling.txt").symlink_to(tmp_path / "nothing")
+    (folder / "b.txt").write_text(alone.read_text())
+    asked = (str(folder), "byte", 0, None, (0.9, 0.05, 0.05))
+    with pytest.raises(InvalidInput, match=r"b\.txt: a copy of .*official\.txt"):
+        load_splits(*asked, official=(str(alone), None, None))

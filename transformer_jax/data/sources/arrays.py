@@ -1,6 +1,7 @@
 """Arrays with labels: images and sequences of vectors, from npz, IDX, CIFAR and picture files."""
 
 import difflib
+import functools
 import hashlib
 import zipfile
 import zlib
@@ -310,11 +311,17 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
 
 
 def _is_picture(path: Path) -> bool:
-    """Returns whether pillow reads files with this ending."""
+    return path.suffix.lower() in _endings_of_pictures()
+
+
+@functools.cache
+def _endings_of_pictures() -> frozenset[str]:
+    """Returns the endings of the files that pillow reads."""
     require("PIL", "a folder of pictures", "train")
     from PIL import Image
 
-    return Image.registered_extensions().get(path.suffix.lower()) in Image.OPEN
+    kinds = Image.registered_extensions()
+    return frozenset(ending for ending, kind in kinds.items() if kind in Image.OPEN)
 
 
 def _folders_in(folder: Path) -> set[str]:

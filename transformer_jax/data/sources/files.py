@@ -77,9 +77,9 @@ class PartOfFolder(str):
             return source
         part, files = cls(source), [Path(other).resolve() for other in others if other]
         part.left_out = frozenset(files)
-        for file in set(visible(Path(source))) - part.left_out:
-            for other in files:
-                if other.is_file() and other != file.resolve() and filecmp.cmp(file, other, False):
+        for file in filter(Path.is_file, visible(Path(source))):
+            for other in filter(Path.is_file, files):
+                if other != file.resolve() and filecmp.cmp(file, other, shallow=False):
                     raise InvalidInput(
                         f"{file}: a copy of {other}, which is not for training; remove it"
                     )
