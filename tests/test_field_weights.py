@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop import from_huggingface
-from transformer_jax.interop.defaults import ALIASES, DEFAULTS
+from transformer_jax.interop import from_huggingface, to_huggingface
+from transformer_jax.interop.defaults import ALIASES
 from transformer_jax.interop.huggingface import ARCHITECTURES, model_of
 from transformer_jax.models.effect import Described, options_in_effect
 
@@ -30,6 +30,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_fr
 BASES = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA | {"model_type": "mistral"},
+    "Gemma2ForCausalLM": LLAMA | {"model_type": "gemma2", "head_dim": 6, "sliding_window": 4},
+    "Qwen2ForCausalLM": LLAMA | {"model_type": "qwen2"},
     "Qwen3ForCausalLM": LLAMA | {"model_type": "qwen3", "head_dim": 6},
     "Gemma3ForCausalLM": LLAMA | {"model_type": "gemma3_text", "head_dim": 6, "sliding_window": 4},
     "GPTNeoXForCausalLM": NEOX,
@@ -144,6 +146,17 @@ def test_classes_are_counted_and_other_problems_refused(tmp_path):
             load_run(folder)
 
 
+def test_a_bias_that_theirs_lacks_is_not_lost(tmp_path):
+    import torch
+
+    written(tmp_path, config_of("Qwen2ForCausalLM"), torch)
+    model, params = from_huggingface(str(tmp_path))
+    assert to_huggingface(model, params).config["architectures"] == ["Qwen2ForCausalLM"]
+    params["block_1"]["attention"]["out"]["bias"] += 1
+    with pytest.raises(InvalidInput, match="has no block_1/attention/out/bias, which is not 0"):
+        to_huggingface(model, params)
+
+
 @pytest.mark.parametrize(
     ("name", "array", "shape"),
     [
@@ -178,7 +191,7 @@ def fuzzed(name, random):
             config[field] = None
         elif change < 0.65 and ALIASES.get(kind):
             second, first = random.choice(list(ALIASES[kind].items()))
-            config[second] = config.get(first, DEFAULTS[kind][first]) * random.choice([1, 2])
+            config[second] = (config.get(first) or 8) * random.choice([1, 2])
         elif change < 0.8 and "rope" in field:
             config["rope_scaling"] = random.choice([LINEAR, LLAMA3, {"rope_type": "default"}])
             config["rope_parameters"] = {"rope_type": "default", "rope_theta": 77.0}

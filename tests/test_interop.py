@@ -75,7 +75,13 @@ def their_models():
             **llama | window | {"tie_word_embeddings": True, "rope_parameters": rope | longer}
         ),
         "MistralForCausalLM": hf.MistralConfig(**llama | window),
+        "Qwen2ForCausalLM": hf.Qwen2Config(**llama),
         "Qwen3ForCausalLM": hf.Qwen3Config(**llama | {"head_dim": 6}),
+        "Gemma2ForCausalLM": hf.Gemma2Config(
+            **SHAPE | length | window | gemma | {"rope_parameters": rope},
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        ),
         "Gemma3ForCausalLM": hf.Gemma3TextConfig(
             **SHAPE | length | window | gemma,
             layer_types=[f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding")],
@@ -118,7 +124,14 @@ NAMES = (
     *("BertForSequenceClassification", "ViTModel", "ViTForImageClassification"),
     *("BartForConditionalGeneration", "LlamaForCausalLM", "MistralForCausalLM"),
     *("Qwen3ForCausalLM", "Gemma3ForCausalLM", "GPTNeoXForCausalLM", "BloomForCausalLM"),
-    *("SmolLM3ForCausalLM", "RobertaModel", "RobertaForMaskedLM", "DistilBertModel"),
+    *(
+        "Qwen2ForCausalLM",
+        "Gemma2ForCausalLM",
+        "SmolLM3ForCausalLM",
+        "RobertaModel",
+        "RobertaForMaskedLM",
+        "DistilBertModel",
+    ),
     *(
         "DistilBertForMaskedLM",
         "T5EncoderModel",

@@ -62,6 +62,8 @@ class Architecture(NamedTuple):
       tied: Name of the array that a copy must equal, by name of the copy.
       renames: Replacements in the names of arrays, by regular expression.
       sides: Their decoder setting by their encoder setting, where our model has one value for both.
+      zeros: Regular expression of our parameters that theirs lacks; they are read as 0, and must be
+        0 to be written.
     """
 
     model: Any
@@ -78,6 +80,7 @@ class Architecture(NamedTuple):
     tied: Mapping[str, str] = {}
     renames: Mapping[str, str] = {}
     sides: Mapping[str, str] = {}
+    zeros: str = ""
 
     def make(self, settings: Settings) -> Any:
         """Returns our model for their settings."""

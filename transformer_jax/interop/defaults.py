@@ -6,6 +6,16 @@ _OF_LLAMAS: dict[str, Any] = {
     **{"num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-6},
     **{"hidden_size": 4096, "hidden_act": "silu", "head_dim": None},
 }
+_OF_QWENS: dict[str, Any] = {
+    **{"vocab_size": 151936, "max_position_embeddings": 32768, "intermediate_size": 22016},
+    "num_key_value_heads": 32,
+}
+_OF_GEMMAS: dict[str, Any] = {
+    **{"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8},
+    **{"intermediate_size": 9216, "num_key_value_heads": 4, "head_dim": 256, "rms_norm_eps": 1e-6},
+    **{"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256},
+    **{"sliding_window": 4096, "tie_word_embeddings": True},
+}
 _OF_BERTS: dict[str, Any] = {
     **{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
     **{"intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12},
@@ -27,18 +37,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         **{"vocab_size": 32000, "max_position_embeddings": 131072, "intermediate_size": 14336},
         **{"num_key_value_heads": 8, "sliding_window": 4096},
     },
-    "qwen3": {
-        **_OF_LLAMAS,
-        **{"vocab_size": 151936, "max_position_embeddings": 32768, "intermediate_size": 22016},
-        **{"num_key_value_heads": 32, "head_dim": 128},
+    "qwen2": {**_OF_LLAMAS, **_OF_QWENS},
+    "qwen3": {**_OF_LLAMAS, **_OF_QWENS, "head_dim": 128},
+    "gemma2": {
+        **_OF_GEMMAS,
+        **{"vocab_size": 256000, "max_position_embeddings": 8192},
+        **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     },
-    "gemma3_text": {
-        **{"vocab_size": 262208, "max_position_embeddings": 131072, "intermediate_size": 9216},
-        **{"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8},
-        **{"num_key_value_heads": 4, "head_dim": 256, "rms_norm_eps": 1e-6},
-        **{"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256},
-        **{"sliding_window": 4096, "tie_word_embeddings": True},
-    },
+    "gemma3_text": {**_OF_GEMMAS, "vocab_size": 262208, "max_position_embeddings": 131072},
     "gpt_neox": {
         **{"vocab_size": 50432, "max_position_embeddings": 2048, "intermediate_size": 24576},
         **{"hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64},

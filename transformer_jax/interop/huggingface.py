@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
-from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
+from transformer_jax.interop import bart, bert, gemma, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture, in_effect, refuse_values
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder
@@ -25,7 +25,7 @@ from transformer_jax.models.effect import Described, attention_in_effect, option
 ARCHITECTURES = {
     **gpt2.ROWS,
     **llama.ROWS,
-    **gemma3.ROWS,
+    **gemma.ROWS,
     **neox.ROWS,
     **bert.ROWS,
     **t5.ROWS,
@@ -63,12 +63,11 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         huggingface_hub and the network).
     Returns:
       The model and its parameters. GPT2Model, GPT2LMHeadModel, and the ForCausalLM classes of
-      Llama, Mistral, Qwen3, SmolLM3, Gemma3, GPTNeoX and Bloom become a Decoder; the Model and
-      ForMaskedLM classes of Bert, Roberta and DistilBert, BertForSequenceClassification and
-      T5EncoderModel an Encoder; ViTModel and
-      ViTForImageClassification a VisionTransformer; BartForConditionalGeneration and
-      T5ForConditionalGeneration an EncoderDecoder. Bodies without a head return hidden vectors; a
-      BertModel's pooler is not used.
+      Llama, Mistral, Qwen2, Qwen3, SmolLM3, Gemma2, Gemma3, GPTNeoX and Bloom become a Decoder; the
+      Model and ForMaskedLM classes of Bert, Roberta and DistilBert, BertForSequenceClassification
+      and T5EncoderModel an Encoder; ViTModel and ViTForImageClassification a VisionTransformer;
+      BartForConditionalGeneration and T5ForConditionalGeneration an EncoderDecoder. Bodies without
+      a head return hidden vectors; a BertModel's pooler is not used.
     Raises:
       InvalidInput: The architecture or an option is not supported, or arrays are missing,
         unknown or of the wrong shape; the message lists them.
@@ -98,6 +97,10 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
             where = f"{entry.their_name}: {theirs.shape} has no part of each of {entry.our_paths}"
             raise InvalidInput(f"{origin}: arrays do not match config.json\n  {where}") from error
         flat |= {path: jnp.asarray(part) for path, part in zip(entry.our_paths, parts, strict=True)}
+    if row.zeros:
+        shapes = _shapes_of(model)
+        lacking = [p for p in shapes.keys() - flat.keys() if re.fullmatch(row.zeros, p)]
+        flat |= {path: jnp.zeros(shapes[path]) for path in lacking}
     _refuse_shapes(model, flat, origin)
     return Pretrained(model, unflatten_dict(flat, sep="/"))
 
@@ -168,6 +171,9 @@ def to_huggingface(
         shapes = _shapes_of(larger)
         for path in shapes.keys() - _shapes_of(model).keys():
             flat.setdefault(path, np.zeros(shapes[path], np.float32))
+    for path in [path for path in flat if row.zeros and re.fullmatch(row.zeros, path)]:
+        if flat.pop(path).any():
+            raise InvalidInput(f"{name} has no {path}, which is not 0 here")
     entries = row.entries(described)
     expected = {path for entry in entries for path in entry.our_paths}
     _refuse_names("parameters", set(flat), expected, "this model")

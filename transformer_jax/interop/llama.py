@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen3 and SmolLM3 as Decoders: RMS norm, gated layers, rotary positions.
+"""Llama, Mistral, Qwen2 and 3, SmolLM3 as Decoders: RMS norm, gated layers, rotary positions.
 
 Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sliding window); Qwen
 team 2025, arXiv:2505.09388 (norms of queries and keys); SmolLM3 (Hugging Face 2025) has no
@@ -16,7 +16,7 @@ from transformer_jax.interop.architecture import (
     rotation_of,
     rotation_settings,
 )
-from transformer_jax.interop.layouts import Table, within
+from transformer_jax.interop.layouts import SAME, TRANSPOSED, Table, within
 from transformer_jax.models import Decoder
 from transformer_jax.models.effect import Described, options_in_effect
 
@@ -108,6 +108,22 @@ def llama_table(model: Decoder, norms: Table) -> Table:
     }
 
 
+def _qwen2_table(model: Decoder) -> Table:
+    """Returns the table of a model in which queries, keys and values alone have biases."""
+    table: Table = {}
+    for path, theirs in llama_table(model, _NORMS).items():
+        module = path.rpartition("/")[2]
+        if module.endswith(("embedding", "kernel")):
+            table[path] = theirs
+            continue
+        is_norm = module.endswith("norm")
+        layout = SAME if is_norm else TRANSPOSED
+        table[f"{path}/{'scale' if is_norm else 'kernel'}"] = (f"{theirs}.weight", layout)
+        if module in ("query", "key", "value"):
+            table[f"{path}/bias"] = f"{theirs}.bias"
+    return table
+
+
 LLAMA = Architecture(
     Decoder,
     "llama",
@@ -128,6 +144,18 @@ ROWS = {
         model_type="mistral",
         fields=_mistral_fields,
         settings=_mistral_settings,
+    ),
+    "Qwen2ForCausalLM": LLAMA._replace(
+        model_type="qwen2",
+        fields=lambda settings: {**llama_fields(settings), "use_bias": True},
+        settings=lambda model: {
+            "tie_word_embeddings": model.tie_embeddings,
+            "use_sliding_window": False,
+            **rotation_settings(model),
+        },
+        table=_qwen2_table,
+        required={"use_sliding_window": False},
+        zeros=r"block_\d+/(attention/out|feed_forward/\w+)/bias",
     ),
     "Qwen3ForCausalLM": LLAMA._replace(
         model_type="qwen3",

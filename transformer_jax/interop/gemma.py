@@ -1,6 +1,7 @@
-"""Gemma 3's text model as a Decoder: windows in most layers, full attention in every sixth.
+"""Gemma 2 and Gemma 3's text model as Decoders: windows in some layers, full attention in others.
 
-Gemma team 2025, arXiv:2503.19786, section 2.
+Gemma team 2024, arXiv:2408.00118, section 2 (soft caps, a window in every other layer), and 2025,
+arXiv:2503.19786, section 2 (full attention in every sixth layer).
 """
 
 from typing import Any
@@ -15,12 +16,47 @@ _THETA = {"sliding_attention": 10_000.0, "full_attention": 1_000_000.0}
 _OLD_THETA = {"sliding_attention": "rope_local_base_freq", "full_attention": "rope_theta"}
 
 
-def _fields(settings: Settings) -> dict[str, Any]:
-    every = settings.get("sliding_window_pattern", 6)
-    kinds = settings.get("layer_types") or [
+def _kinds(settings: Settings, every: int) -> list[str]:
+    """Returns the kind of attention in each layer, which is full in one of `every`."""
+    return settings.get("layer_types") or [
         "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
         for layer in range(settings["num_hidden_layers"])
     ]
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    return {
+        "attention_scale": settings["query_pre_attn_scalar"] ** -0.5,
+        "norm": "zero_centred_rms_norm",
+        "wiring": "sandwich",
+        "scale_embeddings": True,
+    }
+
+
+def _gemma2_fields(settings: Settings) -> dict[str, Any]:
+    letters = "".join(_LETTERS[kind] for kind in _kinds(settings, 2))
+    local = {"mask": "window", "mask_options": {"size": settings["sliding_window"]}}
+    return {
+        **llama_fields(settings),
+        **_common(settings),
+        "layers": letters if "L" in letters else "",
+        "layer_types": {"L": local} if "L" in letters else {},
+        "attention_options": {"soft_cap": settings["attn_logit_softcapping"]},
+        "logits_soft_cap": settings["final_logit_softcapping"],
+    }
+
+
+def _gemma2_settings(model: Described) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in _settings(model).items() if name != "rope_parameters"},
+        **rotation_settings(model),
+        "attn_logit_softcapping": options_in_effect(model.options, "attention")["soft_cap"],
+        "final_logit_softcapping": model.logits_soft_cap,
+    }
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    kinds = _kinds(settings, settings.get("sliding_window_pattern", 6))
     letters = "".join(_LETTERS[kind] for kind in kinds)
     local = {
         "mask": "window",
@@ -32,11 +68,8 @@ def _fields(settings: Settings) -> dict[str, Any]:
         "position_options": _rotation(settings, "full_attention" if "G" in letters else kinds[0]),
         "layers": letters if "L" in letters else "",
         "layer_types": {"L": local} if "L" in letters else {},
-        "attention_scale": settings["query_pre_attn_scalar"] ** -0.5,
+        **_common(settings),
         "query_key_norm": "zero_centred_rms_norm",
-        "norm": "zero_centred_rms_norm",
-        "wiring": "sandwich",
-        "scale_embeddings": True,
     }
 
 
@@ -70,7 +103,7 @@ def _settings(model: Described) -> dict[str, Any]:
     }
 
 
-_NORMS: Table = QUERY_KEY_NORMS | {
+_NORMS: Table = {
     "attention_norm": "input_layernorm",
     "attention_out_norm": "post_attention_layernorm",
     "feed_forward_norm": "pre_feedforward_layernorm",
@@ -78,13 +111,24 @@ _NORMS: Table = QUERY_KEY_NORMS | {
 }
 
 
+_NAMES = {**LLAMA.names, "activation": "hidden_activation"}
+
 ROWS = {
+    "Gemma2ForCausalLM": LLAMA._replace(
+        model_type="gemma2",
+        names=_NAMES,
+        fields=_gemma2_fields,
+        settings=_gemma2_settings,
+        table=lambda model: llama_table(model, _NORMS),
+        required={"attention_bias": False, "use_bidirectional_attention": False},
+        not_read=(),
+    ),
     "Gemma3ForCausalLM": LLAMA._replace(
         model_type="gemma3_text",
-        names={**LLAMA.names, "activation": "hidden_activation"},
+        names=_NAMES,
         fields=_fields,
         settings=_settings,
-        table=lambda model: llama_table(model, _NORMS),
+        table=lambda model: llama_table(model, _NORMS | QUERY_KEY_NORMS),
         required={
             "attention_bias": False,
             "attn_logit_softcapping": None,
@@ -92,5 +136,5 @@ ROWS = {
             "use_bidirectional_attention": False,
         },
         not_read=(),
-    )
+    ),
 }
