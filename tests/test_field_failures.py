@@ -14,7 +14,8 @@ from PIL import Image
 from tests.conftest import ROOT, attempt, refused, user_environment
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
-from transformer_jax.data.sources.text import left_out, load_text
+from transformer_jax.data.sources.folders import left_out
+from transformer_jax.data.sources.text import load_text
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe

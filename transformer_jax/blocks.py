@@ -214,8 +214,7 @@ class Block(nn.Module):
         hidden = site(self, "feed_forward.input", hidden)
         hidden = self._convolved("feed_forward", hidden, context)
         layer = self.feed_forward(name="feed_forward")
-        padding = {"is_token": context.is_token} if getattr(layer, "reads_padding", False) else {}
-        hidden = layer(hidden, **padding)
+        hidden = layer(hidden, *[context.is_token] * hasattr(layer, "reads_padding"))
         return site(self, "feed_forward.out", hidden)
 
     @nn.nowrap

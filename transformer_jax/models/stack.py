@@ -349,10 +349,9 @@ class Stack(nn.Module):
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         terms = self._terms("positions", options, positions)
-        is_token = None if segments is None else segments > 0
         common = Context(
-            memory=memory, memory_mask=memory_mask, tokens=tokens, is_token=is_token, slot=slot,
-            train=train,
+            memory=memory, memory_mask=memory_mask, tokens=tokens, slot=slot, train=train,
+            is_token=None if segments is None else segments > 0,
         )  # fmt: skip
         contexts = self._contexts(specs, terms, positions, segments, common)
         if slot is not None:  # terms cover the whole cache; queries are the new tokens

@@ -32,7 +32,7 @@ from transformer_jax.studies.design import Design
 from transformer_jax.studies.judging import RunFacts, scored_otherwise
 from transformer_jax.training.benchmarks import chance_of
 from transformer_jax.training.build import make_task
-from transformer_jax.training.evaluation import counts_of, score_of
+from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.objectives import safe_mean, score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, prepare, seed_of
@@ -69,6 +69,20 @@ def cost_of(prepared: Prepared) -> Cost:
     updates = prepared.config.training.steps
     count, operations = prepared.spent(updates)
     return Cost(sum(sizes.values()), inside, operations / count, updates, count)
+
+
+def counts_of(task: Task, split: str, batch_size: int) -> dict[str, int]:
+    """Returns the numbers of a split's examples, targets and bytes, as `evaluate` counts them."""
+    counts = {"examples": 0, "targets": 0}
+    for batch in task.evaluation_batches(split, batch_size):
+        weights = (
+            np.asarray(batch["weights"], np.float64).reshape(len(batch["weights"]), -1).sum(-1)
+        )
+        counts["examples"] += int((weights > 0).sum())
+        counts["targets"] += int(weights.sum())
+        if (num_bytes := task.scored_bytes(batch)) is not None:
+            counts["bytes"] = counts.get("bytes", 0) + int(num_bytes.sum())
+    return counts
 
 
 def incomparable(arms: Mapping[str, "Arm"], base: str, metric: str) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.files import json_rows
+from transformer_jax.data.sources.disk import json_rows
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.studies.other_runs import RULE, arm_and_seed
 from transformer_jax.studies.statistics import ALPHA, beyond_this_text, paired_interval

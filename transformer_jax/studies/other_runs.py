@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.files import visible
+from transformer_jax.data.sources.disk import visible
 from transformer_jax.data.sources.tables import number, read_table
 from transformer_jax.errors import InvalidInput, require, suggest
 from transformer_jax.studies.statistics import ALPHA, interval, paired_interval, paired_t

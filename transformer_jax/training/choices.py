@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.sources.files import json_rows
+from transformer_jax.data.sources.disk import json_rows
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_jax.data.sources.files import json_rows
+from transformer_jax.data.sources.disk import json_rows
 from transformer_jax.data.sources.tables import number as number_in
 from transformer_jax.data.sources.tables import read_table
 from transformer_jax.errors import InvalidInput

@@ -57,20 +57,6 @@ def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
     return make_score(made.model, made.config.training.loss_chunk, made.sharding)
 
 
-def counts_of(task: Task, split: str, batch_size: int) -> dict[str, int]:
-    """Returns the numbers of a split's examples, targets and bytes, as `evaluate` counts them."""
-    counts = {"examples": 0, "targets": 0}
-    for batch in task.evaluation_batches(split, batch_size):
-        weights = (
-            np.asarray(batch["weights"], np.float64).reshape(len(batch["weights"]), -1).sum(-1)
-        )
-        counts["examples"] += int((weights > 0).sum())
-        counts["targets"] += int(weights.sum())
-        if (num_bytes := task.scored_bytes(batch)) is not None:
-            counts["bytes"] = counts.get("bytes", 0) + int(num_bytes.sum())
-    return counts
-
-
 def evaluate(
     score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:

@@ -11,13 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.files import (
-    EMBEDDED,
-    OwnSource,
-    open_binary,
-    refuse_missing,
-    visible,
-)
+from transformer_jax.data.sources.disk import visible
+from transformer_jax.data.sources.files import EMBEDDED, OwnSource, open_binary, refuse_missing
 from transformer_jax.errors import InvalidInput, require
 
 _PICTURES = ".png, .jpg, .webp, .tif ..."

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.sources.files import find_files, json_rows
+from transformer_jax.data.sources.disk import json_rows
+from transformer_jax.data.sources.files import find_files
 from transformer_jax.data.sources.shards import ShardedTokens
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.tokenizers import TOKENIZERS, make_tokenizer

@@ -1,19 +1,14 @@
 """Functions that find the files of a source and read their lines."""
 
-import codecs
-import filecmp
 import gzip
-import json
-import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from transformer_jax.errors import InvalidInput
 
-# Byte order marks -> the encodings that begin with them
-_MARKS = {codecs.BOM_UTF32: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+TABLES = (".tsv", ".csv", ".tsv.gz", ".csv.gz")  # endings
 _HERE = Path(__file__).parents[1] / "embedded"
 # kind of source -> name -> file; LICENSES.md beside the files says where they come from
 EMBEDDED = {
@@ -65,27 +60,6 @@ class OwnSource(str):
             yield row
 
 
-class PartOfFolder(str):
-    """A folder as a source, without the files that are read for other splits."""
-
-    left_out: frozenset[Path]
-
-    @classmethod
-    def without(cls, source: str, others: Iterable[str | None]) -> str:
-        """Returns a source without the files of other sources that lie in it."""
-        if isinstance(source, OwnSource) or not Path(source).is_dir():
-            return source
-        part, files = cls(source), [Path(other).resolve() for other in others if other]
-        part.left_out = frozenset(files)
-        for file in filter(Path.is_file, visible(Path(source))):
-            for other in filter(Path.is_file, files):
-                if other != file.resolve() and filecmp.cmp(file, other, shallow=False):
-                    raise InvalidInput(
-                        f"{file}: a copy of {other}, which is not for training; remove it"
-                    )
-        return part
-
-
 def is_there(source: str, kind: str) -> bool:
     """Returns whether a source is embedded under `kind`, an existing path, or user-defined."""
     return source in EMBEDDED[kind] or isinstance(source, OwnSource) or Path(source).exists()
@@ -110,24 +84,12 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     path = EMBEDDED[kind].get(source, Path(source))
     if path.is_file():
         return [path]
-    left_out = source.left_out if isinstance(source, PartOfFolder) else frozenset()
+    from transformer_jax.data.sources.disk import visible
+
     found = sorted(file for file in visible(path) if file.name.lower().endswith(suffixes))
-    if found := [
-        file for file in found if not left_out & {file.resolve(), *file.resolve().parents}
-    ]:
+    if found := [file for file in found if file.resolve() not in getattr(source, "held_out", ())]:
         return found
-    endings = " or ".join(suffixes)
-    raise InvalidInput(f"data.source={source}: the folder contains no {endings} file")
-
-
-def visible(folder: Path) -> Iterator[Path]:
-    """Yields all files below a folder, links followed, except hidden ones (._a from a Mac)."""
-    seen = set()
-    for root, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(root)
-        folders[:] = [] if real in seen else [f for f in folders if not f.startswith(".")]
-        yield from (Path(root) / n for n in names if real not in seen and not n.startswith("."))
-        seen.add(real)
+    raise InvalidInput(f"data.source={source}: the folder contains no {' or '.join(suffixes)} file")
 
 
 def lines_of(path: Path) -> Iterator[str]:
@@ -143,36 +105,14 @@ def lines_of(path: Path) -> Iterator[str]:
                 yield line.decode("utf-8")
                 offset += len(line)
     except UnicodeDecodeError as error:
-        with open_binary(path) as file:
-            mark = file.read(4)
-        found = next((name for first, name in _MARKS.items() if mark.startswith(first)), "latin1")
+        from transformer_jax.data.sources.disk import encoding_of
+
         raise InvalidInput(
             f"{path}: expected UTF-8, got byte 0x{error.object[error.start]:02X} at offset "
-            f"{offset + error.start}\nconvert the file first: iconv -f {found} -t utf-8"
+            f"{offset + error.start}\nconvert the file first: iconv -f {encoding_of(path)} -t utf-8"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read after {offset} bytes: {error}") from error
-
-
-def json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yields number and value of each line of a file of JSON lines, gzipped or not.
-
-    Raises:
-      InvalidInput: The file cannot be read, or a line is not JSON; the message names the line.
-    """
-    try:
-        with open_binary(path) as file:
-            for number, line in enumerate(file, start=1):
-                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
-                    raise InvalidInput(f"{path}: row {number}: not JSON: {error}") from error
-                yield number, row
-    except (OSError, EOFError, zlib.error) as error:  # e.g. a truncated .gz
-        raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
 def open_binary(path: Path) -> BinaryIO:

@@ -5,7 +5,7 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from transformer_jax.data.sources.files import PartOfFolder
+from transformer_jax.data.sources.folders import PartOfFolder
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.data.order import place_of
-from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
+from transformer_jax.data.sources.files import TABLES, OwnSource, find_files, lines_of
 from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)|nan", re.I)
-TABLES = (".tsv", ".csv", ".tsv.gz", ".csv.gz")
 
 
 class Pairs(NamedTuple):

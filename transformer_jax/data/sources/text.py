@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.sources.files import OwnSource, find_files, lines_of, visible
+from transformer_jax.data.sources.files import TABLES, OwnSource, find_files, lines_of
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
-from transformer_jax.data.sources.tables import TABLES
 from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
@@ -20,15 +19,7 @@ _PIECE_CHARACTERS = 1 << 20
 # Kinds of files that are read by corpora.py
 DOCUMENTS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet", ".arrow", ".feather")
 TOKENS = (".bin",)
-_TEXTS = (".txt", ".txt.gz", *DOCUMENTS, *TOKENS)
-_OF_TEXT = ("language_modelling", "masked_language_modelling", "masked_diffusion")
-# Tasks -> endings of the files that are read in a folder
-_READ = {
-    **dict.fromkeys(
-        ("language_modelling", "masked_language_modelling", "masked_diffusion"), _TEXTS
-    ),
-    **dict.fromkeys(("translation", "text_classification"), TABLES),
-}
+TEXTS = (".txt", ".txt.gz", *DOCUMENTS, *TOKENS)
 
 
 def load_text(
@@ -123,7 +114,12 @@ def read_pieces(
             continue
         lines: list[str] = []
         size, starts_document = 0, True
-        for line in _lines_of_text(path):
+        texts: Iterator[str] = lines_of(path)
+        if path.name.lower().endswith(TABLES):
+            from transformer_jax.data.sources.tables import read_texts
+
+            texts = (f"{text}\n" for text in read_texts(path))
+        for line in texts:
             lines.append(line)
             size += len(line)
             ends_document = line.rstrip("\r\n") == document_separator
@@ -144,27 +140,4 @@ def _files(source: str) -> list[Path]:
         return find_files(source, "text")
     from transformer_jax.data.sources.corpora import files_of_folder
 
-    return files_of_folder(source, _TEXTS)
-
-
-def left_out(task: str, source: str) -> list[str]:
-    """Returns a remark on the files in a folder of texts that a task does not read, if any."""
-    folder, endings = Path(source), _READ.get(task)
-    if endings is None or not folder.is_dir() or (folder / "index.json").is_file():
-        return []
-    names = sorted(
-        file.relative_to(folder).as_posix()
-        for file in visible(folder)
-        if not file.name.lower().endswith(endings)
-    )
-    told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    read = ", ".join(endings[:5])
-    return [f"{source}: {len(names):,} files are not read: {told} (only {read} ...)"] * bool(names)
-
-
-def _lines_of_text(path: Path) -> Iterator[str]:
-    if not path.name.lower().removesuffix(".gz").endswith((".tsv", ".csv")):
-        return lines_of(path)
-    from transformer_jax.data.sources.tables import read_texts
-
-    return (f"{text}\n" for text in read_texts(path))
+    return files_of_folder(source, TEXTS)

@@ -1,0 +1,55 @@
+"""Folders of texts: what is read and what is left out."""
+
+import filecmp
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+from transformer_jax.data.sources.disk import visible
+from transformer_jax.data.sources.files import TABLES, OwnSource
+from transformer_jax.data.sources.text import TEXTS
+from transformer_jax.errors import InvalidInput
+
+_OF_TEXT = ("language_modelling", "masked_language_modelling", "masked_diffusion")
+# Tasks -> endings of the files that are read in a folder
+_READ = {
+    **dict.fromkeys(("language_modelling", "masked_language_modelling", "masked_diffusion"), TEXTS),
+    **dict.fromkeys(("translation", "text_classification"), TABLES),
+}
+
+
+class PartOfFolder(str):
+    """A folder as a source, without the files that are read for other splits."""
+
+    held_out: frozenset[Path]
+
+    @classmethod
+    def without(cls, source: str, others: Iterable[str | None]) -> str:
+        """Returns a source without the files of other sources that lie in it."""
+        if isinstance(source, OwnSource) or not Path(source).is_dir():
+            return source
+        part, files = cls(source), [Path(other).resolve() for other in others if other]
+        inside = [visible(other) for other in files if other.is_dir()]
+        part.held_out = frozenset([*files, *map(Path.resolve, itertools.chain(*inside))])
+        for file in filter(Path.is_file, visible(Path(source))):
+            for other in filter(Path.is_file, files):
+                if other != file.resolve() and filecmp.cmp(file, other, shallow=False):
+                    raise InvalidInput(
+                        f"{file}: a copy of {other}, which is not for training; remove it"
+                    )
+        return part
+
+
+def left_out(task: str, source: str) -> list[str]:
+    """Returns a remark on the files in a folder of texts that a task does not read, if any."""
+    folder, endings = Path(source), _READ.get(task)
+    if endings is None or not folder.is_dir() or (folder / "index.json").is_file():
+        return []
+    names = sorted(
+        file.relative_to(folder).as_posix()
+        for file in visible(folder)
+        if not file.name.lower().endswith(endings)
+    )
+    told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    read = ", ".join(endings[:5])
+    return [f"{source}: {len(names):,} files are not read: {told} (only {read} ...)"] * bool(names)
