@@ -213,8 +213,8 @@ class Block(nn.Module):
         assert self.feed_forward is not None
         hidden = site(self, "feed_forward.input", hidden)
         hidden = self._convolved("feed_forward", hidden, context)
-        layer = self.feed_forward(name="feed_forward")
-        hidden = layer(hidden, *[context.is_token] * hasattr(layer, "reads_padding"))
+        feed = self.feed_forward(name="feed_forward")
+        hidden = feed(hidden, context.is_token) if hasattr(feed, "reads_padding") else feed(hidden)
         return site(self, "feed_forward.out", hidden)
 
     @nn.nowrap

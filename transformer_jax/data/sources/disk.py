@@ -53,5 +53,5 @@ def json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> Any:  # as files.open_binary, which cannot be imported here
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")

@@ -10,7 +10,6 @@ from transformer_jax.data.sources.files import TABLES, OwnSource
 from transformer_jax.data.sources.text import TEXTS
 from transformer_jax.errors import InvalidInput
 
-_OF_TEXT = ("language_modelling", "masked_language_modelling", "masked_diffusion")
 # Tasks -> endings of the files that are read in a folder
 _READ = {
     **dict.fromkeys(("language_modelling", "masked_language_modelling", "masked_diffusion"), TEXTS),
