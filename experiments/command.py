@@ -16,7 +16,7 @@ from transformer_jax.config_files import ConfigFile, flatten, resolved
 from transformer_jax.constraints import ENDING
 from transformer_jax.errors import InvalidInput, Stop, suggest
 from transformer_jax.resolve import all_options, completed
-from transformer_jax.runs.streams import Tolerant
+from transformer_jax.runs.streams import Tolerant, plain_warnings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = ("configs/ablations", "configs")
@@ -411,7 +411,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     err = Tolerant(sys.stderr)
     out = err if "--json" in asked else Tolerant(sys.stdout)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), plain_warnings():
             outcome = main(asked)
             out.flush()
         result = outcome if isinstance(outcome, Ended) else Ended(outcome, 0)

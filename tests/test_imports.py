@@ -66,7 +66,9 @@ ALLOWED = {
     "paths": (),
     "processes": ("errors",),
     "hub": ("errors",),
-    "interop": ("declarations", "model_options", "errors", "hub", "models", "options"),
+    "interop": (
+        *("declarations", "model_options", "errors", "hub", "models", "options", "positions"),
+    ),
     "data": ("errors", "options"),
     "runs": (*CONFIG, "errors", "data", "hub", "paths", "processes"),
     "training": (

@@ -110,6 +110,30 @@ def their_models():
             )
             for head in ("Model", "ForMaskedLM")
         },
+        "Phi3ForCausalLM": hf.Phi3Config(
+            **llama | window | {"rope_parameters": rope | {"partial_rotary_factor": 0.5}},
+            pad_token_id=0,
+        ),
+        "OPTForCausalLM": hf.OPTConfig(
+            **length | {"hidden_size": 32, "num_hidden_layers": 2},
+            num_attention_heads=4,
+            ffn_dim=48,
+        ),
+        "OPTForCausalLM 350m": hf.OPTConfig(
+            **length | {"hidden_size": 32, "num_hidden_layers": 2},
+            num_attention_heads=4,
+            ffn_dim=48,
+            do_layer_norm_before=False,
+            tie_word_embeddings=False,
+        ),
+        "GPTJForCausalLM": hf.GPTJConfig(**gpt2, rotary_dim=4),
+        "MarianMTModel": hf.MarianConfig(
+            **bart,
+            pad_token_id=0,
+            scale_embedding=True,
+            activation_function="swish",
+            decoder_start_token_id=0,
+        ),
         "BloomForCausalLM": hf.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4),
         "T5EncoderModel": hf.T5Config(**t5, feed_forward_proj="gated-gelu"),
         "T5ForConditionalGeneration": hf.T5Config(**t5),
@@ -134,6 +158,11 @@ NAMES = (
     ),
     *(
         "DistilBertForMaskedLM",
+        "Phi3ForCausalLM",
+        "OPTForCausalLM",
+        "OPTForCausalLM 350m",
+        "GPTJForCausalLM",
+        "MarianMTModel",
         "T5EncoderModel",
         "T5ForConditionalGeneration",
         "T5ForConditionalGeneration 1.1",
@@ -161,8 +190,8 @@ def randomised(name):
     model = getattr(transformers, name.split()[0])(their_models()[name]).eval()
     if name.endswith("1.1"):  # its files have an output layer apart from the embedding
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-    for array in model.state_dict().values():
-        if array.is_floating_point():
+    for key, array in model.state_dict().items():
+        if array.is_floating_point() and not (name == "MarianMTModel" and "positions" in key):
             array.data.normal_(0, 0.2)
     return model
 
@@ -176,7 +205,7 @@ def inputs_of(name, rng):
     kept = np.arange(12)[None] < np.array([[12], [7], [1]])
     given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
     segments = kept.astype(np.int32)
-    if name.endswith("ForConditionalGeneration"):
+    if name.endswith(("ForConditionalGeneration", "MTModel")):
         target = rng.integers(0, 37, (3, 9))
         ours = {"source": tokens, "source_segments": segments, "tokens": target}
         return given | {"decoder_input_ids": target}, ours, None
@@ -371,12 +400,13 @@ def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     model, params = from_huggingface(randomised(name))
     part = {"position_options": FrozenDict({**model.options.position_options, "fraction": 0.5})}
     with pytest.raises(InvalidInput, match="position_options"):
-        to_huggingface(model.with_options(**part), params)
+        to_huggingface(model.with_options(**part), params, architecture=name)
     assert to_huggingface(model, params).config["architectures"] == [name]
     settings = {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}
     assert rotation_of(settings)["fraction"] == 1.0
-    assert rotation_of(settings, partial=True)["fraction"] == 0.5
-    assert rotation_of({}, partial=True)["fraction"] == 0.25, "what GPT-NeoX does without the key"
+    assert rotation_of(settings, "rotary_pct")["fraction"] == 0.5
+    _, neox = model_of({"architectures": ["GPTNeoXForCausalLM"], "vocab_size": 9}, "here")
+    assert neox.options.position_options["fraction"] == 0.25, "what GPT-NeoX does without the key"
 
 
 def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):
@@ -454,7 +484,7 @@ def test_wrong_and_partial_names_are_refused_with_both_lists(small_gpt2, tmp_pat
     [
         ({"n_embd": 24}, "arrays do not match config.json"),
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM: expected one of GPT2LMHead"),
-        ({"activation_function": "swish"}, "activation_function=swish: expected one of gelu"),
+        ({"activation_function": "mish"}, "activation_function=mish: expected one of gelu"),
         ({"scale_attn_weights": False}, "config.json: scale_attn_weights=False: expected True"),
         ({"n_layer": None}, "n_layer=None: expected an integer >= 1"),
         ({"n_layer": 2.5}, "n_layer=2.5: expected an integer >= 1"),

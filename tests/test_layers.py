@@ -222,6 +222,13 @@ def test_sinusoids_equal_the_papers_formula_in_float64():
             np.testing.assert_allclose(table[i, 2 * k + 1], math.cos(angle), atol=1e-6)
 
 
+def test_sinusoids_in_halves_are_the_same_features_in_another_order():
+    made = SinusoidalPositions(rms=0.5**0.5, in_halves=True)
+    table = made.apply({}, jnp.arange(9), Sizes(width=6, max_length=9)).embedding
+    wanted = sinusoidal_positions(9, 6)[:, jnp.array([0, 2, 4, 1, 3, 5])]
+    np.testing.assert_allclose(table, wanted, atol=1e-6)
+
+
 def test_c44_positions_to_8191_are_distinct():
     table = np.asarray(sinusoidal_positions(8192, 64), np.float64)
     assert len(np.unique(table, axis=0)) == 8192

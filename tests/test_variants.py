@@ -742,6 +742,16 @@ def test_the_model_of_ngpt_against_a_loop():
     close(model.apply({"params": drawn}, TOKENS), expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_with_a_bias(tied):
+    model = small_decoder(tie_embeddings=tied, output_bias=True, logits_soft_cap=3.0)
+    params = random_params(model)
+    plain = {name: array for name, array in params.items() if name != "logits_bias"}
+    uncapped = small_decoder(tie_embeddings=tied).apply({"params": plain}, TOKENS)
+    expected = 3 * np.tanh((uncapped + params["logits_bias"]) / 3)
+    close(model.apply({"params": params}, TOKENS), expected, atol=1e-5)
+
+
 def test_every_update_ends_on_the_sphere():
     """As do initial values; the update before that is the optimizer's own."""
     small = {"model__depth": 1, "schedule__name": "constant"}

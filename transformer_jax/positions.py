@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.linear import lookup
-from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare
+from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare, Switch
 
 
 class Rotation(NamedTuple):
@@ -207,15 +207,20 @@ class SinusoidalPositions(nn.Module):
     Attributes:
       rms: Root mean square, before training, of the vectors added to the embeddings.
       max_wavelength: Longest wavelength divided by 2 pi, in positions.
+      in_halves: Whether all sines come before all cosines, as in the authors' code and in Marian,
+        instead of alternating.
     """
 
     rms: Positive = 0.02
     max_wavelength: AboveOne = 10_000.0
+    in_halves: Switch = False
 
     @nn.compact
     def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
         """[..., L] int -> an embedding [..., L, D]."""
         table = sinusoids(positions, sizes.width, self.max_wavelength)
+        if self.in_halves:
+            table = jnp.concatenate([table[..., ::2], table[..., 1::2]], axis=-1)
         return PositionTerms(embedding=table * (self.rms * math.sqrt(2)))
 
 

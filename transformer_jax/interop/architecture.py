@@ -1,11 +1,13 @@
 """Architectures of Hugging Face transformers (theirs), matched to models of this package (ours)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from transformer_jax.declarations import Option, declared_options, options_of_section
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop.defaults import ALIASES, DEFAULTS
+from transformer_jax.interop.defaults import ALIASES, DEFAULTS, INERT
 from transformer_jax.interop.layouts import TRANSPOSED, Entry, Table, entries_of
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.effect import Described, options_in_effect
@@ -17,9 +19,12 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
     "relu": "relu",
     "relu2": "relu_squared",
     "silu": "silu",
+    "swish": "silu",
 }
 _THEIR_ACTIVATIONS = {
     our_name: their_name for their_name, our_name in reversed(_ACTIVATIONS.items())
@@ -62,6 +67,8 @@ class Architecture(NamedTuple):
       tied: Name of the array that a copy must equal, by name of the copy.
       renames: Replacements in the names of arrays, by regular expression.
       sides: Their decoder setting by their encoder setting, where our model has one value for both.
+      constants: Function from our model to arrays of theirs, by name, whose values it computes;
+        a file may leave them out, and must agree otherwise.
       zeros: Regular expression of our parameters that theirs lacks; they are read as 0, and must be
         0 to be written.
     """
@@ -80,14 +87,29 @@ class Architecture(NamedTuple):
     tied: Mapping[str, str] = {}
     renames: Mapping[str, str] = {}
     sides: Mapping[str, str] = {}
+    constants: Callable[[Any], Mapping[str, np.ndarray]] = lambda _: {}
     zeros: str = ""
+
+    def unread(self, settings: Settings) -> list[str]:
+        """Returns the names of settings that are not read here, except those without effect."""
+        given = _Recorded(self._completed(settings))
+        self._model_for(given)
+        known = given.read | self.required.keys() | ALIASES.get(self.model_type, {}).keys() | INERT
+        others = [name for name in settings if name not in known]
+        return [name for name in others if name[0] != "_" and not name.endswith("_token_id")]
 
     def make(self, settings: Settings) -> Any:
         """Returns our model for their settings."""
+        return self._model_for(self._completed(settings))
+
+    def _completed(self, settings: Settings) -> dict[str, Any]:
         settings = {**DEFAULTS.get(self.model_type, {}), **self.defaults, **settings}
         for second, first in ALIASES.get(self.model_type, {}).items():
             if settings.get(second) is not None:
                 settings[first] = settings[second]
+        return settings
+
+    def _model_for(self, settings: Settings) -> Any:
         for size in (self.names[field] for field in _SIZES if field in self.names):
             if not (type(settings[size]) is int and settings[size] >= 1):
                 raise InvalidInput(
@@ -118,6 +140,23 @@ class Architecture(NamedTuple):
     def entries(self, model: Described) -> list[Entry]:
         """Returns the entries for all arrays of a model of ours."""
         return entries_of(self.table(model), model.depth, model.use_bias)
+
+
+class _Recorded(Mapping):
+    """Settings that remember the names that were read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.read = settings, set[str]()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return self.settings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.settings)
+
+    def __len__(self) -> int:
+        return len(self.settings)
 
 
 def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
@@ -218,18 +257,22 @@ def num_labels(settings: Settings) -> int:
     return len(labels) if labels else 2 if count is None else count
 
 
-def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
+def rotation_of(
+    settings: Settings, fraction: str | None = None, theta: str = "rope_theta"
+) -> dict[str, Any]:
     """Returns the options of our rotary positions for their settings, in old or new format.
 
-    As in transformers, a `rope_scaling` replaces `rope_parameters`. A `partial` rotation, which is
-    GPT-NeoX's, may leave out a fraction of the features, and has names of its own; elsewhere
-    transformers reads no fraction.
+    As in transformers, a `rope_scaling` replaces `rope_parameters`.
+
+    Args:
+      settings: Their settings.
+      fraction: Name of the fraction of the features that are rotated, in architectures that read
+        one.
+      theta: Name of the base outside `rope_parameters`.
     """
     rope = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
-    rope.setdefault(
-        "rope_theta", settings.get("rotary_emb_base" if partial else "rope_theta", 10_000.0)
-    )
-    rope.setdefault("partial_rotary_factor", settings.get("rotary_pct", 0.25))
+    rope.setdefault("rope_theta", settings.get(theta, 10_000.0))
+    rope.setdefault("partial_rotary_factor", settings.get(fraction, 1.0) if fraction else 1.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
     scaling = entry_for(_SCALINGS, "rope_type", kind)
     of_llama3 = _OF_LLAMA3 if kind == "llama3" else ()
@@ -250,7 +293,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> dict[str, Any]:
         )
     return {
         "max_wavelength": float(rope["rope_theta"]),
-        "fraction": float(rope["partial_rotary_factor"]) if partial else 1.0,
+        "fraction": float(rope["partial_rotary_factor"]) if fraction else 1.0,
         "scaling": scaling,
         "factor": float(rope.get("factor", 1.0)),
         **{our_name: read(rope[name]) for our_name, name, read in of_llama3},

@@ -1,4 +1,4 @@
-"""Values of settings that a config.json may leave out, as transformers 5.23 fills them in."""
+"""Settings of a config.json in transformers 5.23: defaults, second names, those without effect."""
 
 from typing import Any
 
@@ -48,7 +48,23 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt_neox": {
         **{"vocab_size": 50432, "max_position_embeddings": 2048, "intermediate_size": 24576},
         **{"hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64},
-        **{"hidden_act": "gelu", "layer_norm_eps": 1e-5},
+        **{"hidden_act": "gelu", "layer_norm_eps": 1e-5, "rotary_pct": 0.25},
+    },
+    "gptj": {
+        **{"vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16},
+        **{"n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
+        "rotary_dim": 64,
+    },
+    "opt": {
+        **{"vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12, "ffn_dim": 3072},
+        **{"num_attention_heads": 12, "max_position_embeddings": 2048, "dropout": 0.1},
+        **{"activation_function": "relu", "do_layer_norm_before": True, "attention_dropout": 0.0},
+    },
+    "phi3": {
+        **_OF_LLAMAS,
+        **{"vocab_size": 32064, "max_position_embeddings": 4096, "intermediate_size": 8192},
+        **{"hidden_size": 3072, "rms_norm_eps": 1e-5, "num_key_value_heads": None},
+        **{"sliding_window": None, "partial_rotary_factor": 1.0},
     },
     # BLOOM's and T5's files store no length; these are the lengths that they were trained on.
     "bloom": {
@@ -85,9 +101,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "bart": {
         **{"encoder_layers": 12, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096},
         **{"vocab_size": 50265, "max_position_embeddings": 1024, "d_model": 1024},
-        **{"activation_function": "gelu", "dropout": 0.1},
+        **{"activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.0},
     },
 }
+DEFAULTS["marian"] = {**DEFAULTS["bart"], "vocab_size": 58101}
 ALIASES: dict[str, dict[str, str]] = {
     "gpt2": {
         **{"hidden_size": "n_embd", "max_position_embeddings": "n_positions"},
@@ -110,4 +127,36 @@ ALIASES: dict[str, dict[str, str]] = {
         "num_hidden_layers": "encoder_layers",
     },
 }
+ALIASES |= {"gptj": ALIASES["gpt2"], "marian": ALIASES["bart"]}
 """Second names of settings; if a file states both, transformers takes the value of the second."""
+
+INERT = frozenset({
+    # Origin, storage, what is returned, and how it is computed
+    *("architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "auto_map"),
+    *("transformers.js_config", "return_dict", "output_attentions", "output_hidden_states"),
+    *("output_past", "gradient_checkpointing", "use_cache", "cache_implementation"),
+    *("chunk_size_feed_forward", "pretraining_tp", "slow_but_exact", "reorder_and_upcast_attn"),
+    *("bias_dropout_fusion", "masked_softmax_fusion", "attention_softmax_in_fp32"),
+    *("is_llama_config", "n_ctx", "task_specific_params", "tokenizer_class", "prefix"),
+    # Generation, whose first and last tokens are read elsewhere
+    *("max_length", "min_length", "num_beams", "length_penalty", "no_repeat_ngram_size"),
+    *("early_stopping", "bad_words_ids", "is_encoder_decoder"),
+    # Initial values and training
+    *("initializer_range", "initializer_factor", "init_std", "embd_pdrop", "activation_dropout"),
+    *("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "sinusoidal_pos_embds"),
+    # Heads that are not read, and names of classes where there are none
+    *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"),
+    *("summary_use_proj", "classifier_dropout", "classif_dropout", "qa_dropout"),
+    *("seq_classif_dropout", "encoder_stride", "pooler_act", "pooler_output_size"),
+    *("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_type"),
+    *("pooler_size_per_head", "id2label", "label2id", "num_labels", "problem_type", "num_texts"),
+    # In models that do not read them: an output layer, a second stack, a window, an activation
+    *("tie_word_embeddings", "tie_weights_", "scale_decoder_outputs", "num_decoder_layers"),
+    *("is_decoder", "is_gated_act", "sliding_window", "max_window_layers", "hidden_act"),
+    *("original_max_position_embeddings", "scale_attn_weights"),
+    # Of old versions, in which they had one value
+    *("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"),
+    *("static_position_embeddings", "extra_pos_embeddings", "directionality", "rotary"),
+    *("offset_alibi", "skip_bias_add"),
+})  # fmt: skip
+"""Settings without effect on outputs, like those that begin with _ or end in _token_id."""

@@ -64,8 +64,9 @@ def _fields(settings: Settings) -> dict[str, Any]:
         "position_options": _rotation(settings, "sliding_attention"),
     }
     return {
-        **llama_fields({**settings, "rope_parameters": None, "rope_scaling": None}),
-        "position_options": _rotation(settings, "full_attention" if "G" in letters else kinds[0]),
+        **llama_fields(
+            settings, _rotation(settings, "full_attention" if "G" in letters else kinds[0])
+        ),
         "layers": letters if "L" in letters else "",
         "layer_types": {"L": local} if "L" in letters else {},
         **_common(settings),

@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,12 +63,13 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         object of transformers, or a repository on the hub, OWNER/NAME (needs the package
         huggingface_hub and the network).
     Returns:
-      The model and its parameters. GPT2Model, GPT2LMHeadModel, and the ForCausalLM classes of
-      Llama, Mistral, Qwen2, Qwen3, SmolLM3, Gemma2, Gemma3, GPTNeoX and Bloom become a Decoder; the
-      Model and ForMaskedLM classes of Bert, Roberta and DistilBert, BertForSequenceClassification
-      and T5EncoderModel an Encoder; ViTModel and ViTForImageClassification a VisionTransformer;
-      BartForConditionalGeneration and T5ForConditionalGeneration an EncoderDecoder. Bodies without
-      a head return hidden vectors; a BertModel's pooler is not used.
+      The model and its parameters. GPT2Model, GPT2LMHeadModel, and the ForCausalLM classes of GPTJ,
+      GPTNeoX, OPT, Bloom, Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3, Gemma2 and Gemma3 become a
+      Decoder; the Model and ForMaskedLM classes of Bert, Roberta and DistilBert,
+      BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
+      ViTForImageClassification a VisionTransformer; MarianMTModel and the ForConditionalGeneration
+      classes of Bart and T5 an EncoderDecoder. Bodies without a head return hidden vectors; a
+      BertModel's pooler is not used.
     Raises:
       InvalidInput: The architecture or an option is not supported, or arrays are missing,
         unknown or of the wrong shape; the message lists them.
@@ -84,24 +86,33 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
     entries = row.entries(Described(model))
     expected = {entry.their_name for entry in entries}
     state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
+    for constant, values in row.constants(model).items():
+        if constant in state and not _are_close(state.pop(constant), values):
+            raise InvalidInput(f"{origin}: {constant} differs from the values that {name} fixes")
     _refuse_names("arrays", set(state), expected, origin)
+    if whole := sorted(name for name, array in state.items() if array.dtype.kind != "f"):
+        raise InvalidInput(f"{origin}: expected floating-point numbers in {_few(whole)}")
     broken = sorted(name for name, array in state.items() if not np.isfinite(array).all())
     if broken:
         raise InvalidInput(f"{origin}: non-finite values in {_few(broken)}")
+    try:
+        shapes = _shapes_of(model)
+    except (TypeError, ValueError) as error:  # sizes that our modules do not accept
+        raise InvalidInput(f"{origin}: {error}") from error
     flat = {}
     for entry in entries:
         theirs = state[entry.their_name]
+        ends = np.cumsum([shapes[path][-1] for path in entry.our_paths])
         try:
-            parts = np.split(entry.layout.to_ours(theirs), len(entry.our_paths), axis=-1)
+            parts = np.split(entry.layout.to_ours(theirs), ends[:-1], axis=-1)
         except ValueError as error:  # numpy's own words name no array
             where = f"{entry.their_name}: {theirs.shape} has no part of each of {entry.our_paths}"
             raise InvalidInput(f"{origin}: arrays do not match config.json\n  {where}") from error
         flat |= {path: jnp.asarray(part) for path, part in zip(entry.our_paths, parts, strict=True)}
     if row.zeros:
-        shapes = _shapes_of(model)
         lacking = [p for p in shapes.keys() - flat.keys() if re.fullmatch(row.zeros, p)]
         flat |= {path: jnp.zeros(shapes[path]) for path in lacking}
-    _refuse_shapes(model, flat, origin)
+    _refuse_shapes(shapes, flat, origin)
     return Pretrained(model, unflatten_dict(flat, sep="/"))
 
 
@@ -122,19 +133,23 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
         raise InvalidInput(
             f"{origin}: config.json: model_type={kind}: expected {row.model_type}, that of {name}"
         )
-    for key, value in row.required.items():
+    for key, value in {"quantization_config": None, **row.required}.items():
         is_off = not value and settings.get(key) is None  # null is off
         if key in settings and settings[key] != value and not is_off:
             raise InvalidInput(f"{origin}: config.json: {key}={settings[key]}: expected {value}")
     try:
         model = row.make(settings)
         refuse_values(model, settings)
-        return name, model
+        unread = [key for key in row.unread(settings) if settings[key]]
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         if isinstance(error, InvalidInput):
             raise InvalidInput(f"{origin}: {error}") from error
         reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
         raise InvalidInput(f"{origin}: config.json: {reason}") from error
+    if unread:
+        told = ", ".join(f"{key}={str(settings[key])[:40]}" for key in unread)
+        warnings.warn(f"{origin}: config.json: without effect here: {told}", stacklevel=3)
+    return name, model
 
 
 def to_huggingface(
@@ -181,11 +196,15 @@ def to_huggingface(
     body = row.prefix if has_head else ""
     state = {}
     for entry in entries:
-        array = np.concatenate([flat[path] for path in entry.our_paths], axis=-1)
+        ours = np.concatenate([flat[path] for path in entry.our_paths], axis=-1)
+        array = np.ascontiguousarray(entry.layout.to_theirs(ours), np.float32)
         prefix = "" if entry.their_name.startswith(row.heads) else body
-        state[prefix + entry.their_name] = np.ascontiguousarray(
-            entry.layout.to_theirs(array), np.float32
-        )
+        first = state.setdefault(prefix + entry.their_name, array)
+        if not np.array_equal(first, array, equal_nan=True):
+            raise InvalidInput(
+                f"{name} has one array, {entry.their_name}, for {entry.our_paths[0]} and another, "
+                "which differ here"
+            )
     if folder is not None:
         _write(Path(folder), config, state)
     return Exported(config, state)
@@ -235,6 +254,10 @@ def _refuse_names(what: str, names: set[str], expected: set[str], origin: str) -
         )
 
 
+def _are_close(array: np.ndarray, other: np.ndarray) -> bool:
+    return array.shape == other.shape and np.allclose(array, other, atol=1e-3)
+
+
 def _few(names: list[str]) -> str:
     shown = ", ".join(names[:6]) or "none"
     return f"{shown}, ..." if len(names) > 6 else shown
@@ -246,11 +269,9 @@ def _shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
     return {p: leaf.shape for p, leaf in flatten_dict(variables["params"], sep="/").items()}
 
 
-def _refuse_shapes(model: Any, flat: Mapping[str, jax.Array], origin: str) -> None:
-    try:
-        expected = _shapes_of(model)
-    except (TypeError, ValueError) as error:  # sizes that our modules do not accept
-        raise InvalidInput(f"{origin}: {error}") from error
+def _refuse_shapes(
+    expected: Mapping[str, tuple[int, ...]], flat: Mapping[str, jax.Array], origin: str
+) -> None:
     wrong = [
         f"  {path}: {flat[path].shape}, expected {shape}" if path in flat else f"  {path}: missing"
         for path, shape in expected.items()

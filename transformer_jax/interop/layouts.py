@@ -59,6 +59,26 @@ def interleaved_heads(num_heads: int) -> Layout:
     return Layout(to_ours, to_theirs)
 
 
+def paired_features(num_heads: int, rotated: int) -> Layout:
+    """Returns the layout for [H * K, D] whose first `rotated` features of a head turn in pairs.
+
+    Theirs turns features 2i and 2i + 1 together, ours [D, H * K] features i and i + rotated / 2.
+    """
+    order = [*range(0, rotated, 2), *range(1, rotated, 2)]  # theirs, in the order of ours
+
+    def to_ours(array: np.ndarray) -> np.ndarray:
+        heads = array.reshape(num_heads, -1, *array.shape[1:]).copy()
+        heads[:, :rotated] = heads[:, order]
+        return heads.reshape(array.shape).T
+
+    def to_theirs(array: np.ndarray) -> np.ndarray:
+        heads = array.T.reshape(num_heads, -1, *array.T.shape[1:]).copy()
+        heads[:, order] = heads[:, :rotated].copy()
+        return heads.reshape(array.T.shape)
+
+    return Layout(to_ours, to_theirs)
+
+
 class Entry(NamedTuple):
     """An array in their file, and the parameters of ours that it contains.
 
@@ -75,6 +95,7 @@ class Entry(NamedTuple):
 # and .bias. # stands for the number of a block; modules joined by + are one array of theirs.
 Table = dict[str, str | tuple[str, Layout]]
 _PARAMETERS = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+_ALONE = (*_PARAMETERS, "logits_bias")  # parameters, not modules
 
 
 def within(our_prefix: str, their_prefix: str, table: Table) -> Table:
@@ -100,7 +121,7 @@ def entries_of(table: Table, depth: int, has_bias: bool) -> list[Entry]:
 
 def _entries_for(path: str, name: str, layout: Layout | None, has_bias: bool) -> list[Entry]:
     last = path.rpartition("/")[2]
-    if last in _PARAMETERS:
+    if last in _ALONE:
         return [Entry((path,), name, layout or SAME)]
     if last.endswith(("embedding", "positions")):
         parameters = ["embedding"]

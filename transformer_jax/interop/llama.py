@@ -1,10 +1,11 @@
-"""Llama, Mistral, Qwen2 and 3, SmolLM3 as Decoders: RMS norm, gated layers, rotary positions.
+"""Llama, Mistral, Phi-3, Qwen2 and 3, SmolLM3 as Decoders: RMS norm, gated, rotary positions.
 
-Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sliding window); Qwen
-team 2025, arXiv:2505.09388 (norms of queries and keys); SmolLM3 (Hugging Face 2025) has no
-positions in every fourth layer (Yang et al. 2025, arXiv:2501.18795).
+Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sliding window); Abdin
+et al. 2024, arXiv:2404.14219; Qwen team 2025, arXiv:2505.09388 (norms of queries and keys); SmolLM3
+(Hugging Face 2025) has no positions in every fourth layer (Yang et al. 2025, arXiv:2501.18795).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
@@ -24,14 +25,15 @@ _NAMES = NAMES_OF_TEXT | {
     "num_kv_heads": "num_key_value_heads",
     "head_dim": "head_dim",
     "norm_epsilon": "rms_norm_eps",
+    "attention_dropout_rate": "attention_dropout",
 }
 
 
-def llama_fields(settings: Settings) -> dict[str, Any]:
+def llama_fields(settings: Settings, rotation: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the fields of a Decoder that Llama and similar models fix, with their rotation."""
     return {
         "position": "rotary",
-        "position_options": rotation_of(settings),
+        "position_options": rotation_of(settings) if rotation is None else rotation,
         "feed_forward": "gated",
         "norm": "rms_norm",
         "use_bias": False,
@@ -60,11 +62,26 @@ def _mistral_settings(model: Decoder) -> dict[str, Any]:
     return llama_settings(model) | {"sliding_window": window}
 
 
+def _phi3_fields(settings: Settings) -> dict[str, Any]:
+    rotation = rotation_of(settings, "partial_rotary_factor")
+    return _mistral_fields(settings) | {"position_options": rotation}
+
+
+def _refuse_windows(settings: Settings) -> None:
+    if set(settings.get("layer_types") or ()) - {"full_attention"}:
+        kinds = settings["layer_types"]
+        raise InvalidInput(f"config.json: layer_types={kinds}: expected full_attention alone")
+
+
+def _qwen_fields(settings: Settings) -> dict[str, Any]:
+    _refuse_windows(settings)
+    return llama_fields(settings)
+
+
 def _smollm3_fields(settings: Settings) -> dict[str, Any]:
     every, depth = settings.get("no_rope_layer_interval", 4), settings["num_hidden_layers"]
     turned = settings.get("no_rope_layers") or [(n + 1) % every != 0 for n in range(depth)]
-    if set(settings.get("layer_types") or ()) - {"full_attention"}:
-        raise InvalidInput(f"config.json: layer_types={settings['layer_types']}: expected full")
+    _refuse_windows(settings)
     letters = "".join("R" if turns else "N" for turns in turned)
     if len(letters) != depth:
         raise InvalidInput(f"config.json: no_rope_layers={turned}: expected {depth} layers")
@@ -88,21 +105,28 @@ QUERY_KEY_NORMS: Table = {
 }
 
 
-def llama_table(model: Decoder, norms: Table) -> Table:
-    """Returns the table of a model with Llama's kernels and the given norms in each block."""
-    block: Table = {
-        "attention/query": "self_attn.q_proj",
-        "attention/key": "self_attn.k_proj",
-        "attention/value": "self_attn.v_proj",
-        "attention/out": "self_attn.o_proj",
-        "feed_forward/gate": "mlp.gate_proj",
-        "feed_forward/up": "mlp.up_proj",
-        "feed_forward/down": "mlp.down_proj",
-        **norms,
-    }
+_KERNELS: Table = {
+    "attention/query": "self_attn.q_proj",
+    "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj",
+    "attention/out": "self_attn.o_proj",
+    "feed_forward/gate": "mlp.gate_proj",
+    "feed_forward/up": "mlp.up_proj",
+    "feed_forward/down": "mlp.down_proj",
+}
+_PHI3_KERNELS: Table = {
+    "attention/query+key+value": "self_attn.qkv_proj",
+    "attention/out": "self_attn.o_proj",
+    "feed_forward/gate+up": "mlp.gate_up_proj",
+    "feed_forward/down": "mlp.down_proj",
+}
+
+
+def llama_table(model: Decoder, norms: Table, kernels: Table = _KERNELS) -> Table:
+    """Returns the table of a model with these kernels, Llama's by default, and these norms."""
     return {
         "token_embedding": "embed_tokens",
-        **within("block_#", "layers.#", block),
+        **within("block_#", "layers.#", kernels | norms),
         "final_norm": "norm",
         **output_layer(model),
     }
@@ -145,9 +169,17 @@ ROWS = {
         fields=_mistral_fields,
         settings=_mistral_settings,
     ),
+    "Phi3ForCausalLM": LLAMA._replace(
+        model_type="phi3",
+        names=_NAMES | {"dropout_rate": "resid_pdrop"},
+        fields=_phi3_fields,
+        settings=_mistral_settings,
+        table=lambda model: llama_table(model, _NORMS, _PHI3_KERNELS),
+        required={},
+    ),
     "Qwen2ForCausalLM": LLAMA._replace(
         model_type="qwen2",
-        fields=lambda settings: {**llama_fields(settings), "use_bias": True},
+        fields=lambda settings: {**_qwen_fields(settings), "use_bias": True},
         settings=lambda model: {
             "tie_word_embeddings": model.tie_embeddings,
             "use_sliding_window": False,
@@ -159,7 +191,7 @@ ROWS = {
     ),
     "Qwen3ForCausalLM": LLAMA._replace(
         model_type="qwen3",
-        fields=lambda settings: {**llama_fields(settings), "query_key_norm": "rms_norm"},
+        fields=lambda settings: {**_qwen_fields(settings), "query_key_norm": "rms_norm"},
         settings=lambda model: {**llama_settings(model), "use_sliding_window": False},
         table=lambda model: llama_table(model, _NORMS | QUERY_KEY_NORMS),
         required={"attention_bias": False, "use_sliding_window": False},

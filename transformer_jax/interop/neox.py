@@ -44,7 +44,7 @@ ROWS = {
         _NEOX,
         fields=lambda settings: {
             "position": "rotary",
-            "position_options": rotation_of(settings, partial=True),
+            "position_options": rotation_of(settings, "rotary_pct", "rotary_emb_base"),
             "wiring": "parallel" if settings.get("use_parallel_residual", True) else "pre",
             "tie_embeddings": settings.get("tie_word_embeddings", False),
         },

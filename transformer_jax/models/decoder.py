@@ -24,6 +24,7 @@ class Decoder(Transformer):
       logits_soft_cap: Bends logits to c * tanh(logit / c), as in Gemma 2 (arXiv:2408.00118, section
         2); None disables it.
       logits_gain: Whether each logit has a learned factor, as in nGPT (arXiv:2410.01131, eq. 3).
+      output_bias: Whether the logits have a bias, as in GPT-J.
     """
 
     vocab_size: int
@@ -32,6 +33,7 @@ class Decoder(Transformer):
     scale_embeddings: Switch = False
     logits_soft_cap: Positive | None = None
     logits_gain: Switch = False
+    output_bias: Switch = False
 
     def setup(self) -> None:
         """Creates the embedding, the stack and the output layer."""
@@ -43,6 +45,8 @@ class Decoder(Transformer):
         if self.logits_gain:  # 1, stored as 1 / sqrt(D), beside which Adam's steps are larger
             start = nn.initializers.constant(self.options.width**-0.5)
             self.output_gain = self.param("output_gain", start, (self.vocab_size,))
+        if self.output_bias:
+            self.logits_bias = self.param("logits_bias", nn.initializers.zeros, (self.vocab_size,))
 
     def __call__(
         self,
@@ -83,6 +87,8 @@ class Decoder(Transformer):
         logits_V = read_out(self.scale_for_logits(hidden))
         if self.logits_gain:
             logits_V = logits_V * (self.output_gain * self.options.width**0.5)
+        if self.output_bias:
+            logits_V = logits_V + self.logits_bias
         if self.logits_soft_cap is not None:
             logits_V = self.logits_soft_cap * jnp.tanh(logits_V / self.logits_soft_cap)
         return site(self, "logits", logits_V)

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import warnings
+from collections.abc import Generator
 from typing import Any, TextIO
 
 
@@ -38,3 +40,14 @@ class Tolerant:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Generator[None]:
+    """Lets warnings be printed as one line each, without the line of code that gave them."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # ty: ignore
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual

@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 from transformer_jax.config_files import CADENCE, flatten, own_modules, report
 from transformer_jax.curves import starts_of
 from transformer_jax.data.sources.folders import left_out
-from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
+from transformer_jax.data.tasks import Batch, Task
+from transformer_jax.data.tasks.batch import batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models.stack import Transformer

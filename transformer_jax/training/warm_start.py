@@ -39,7 +39,8 @@ _STRETCHING = (
 )
 _EMBEDDING = "token_embedding/embedding"
 _HEAD = ("head/kernel", "head/bias")
-_TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1, "output_bias/bias": 0, "logits_bias/bias": 0}
+_TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1}
+_TOKEN_AXES |= dict.fromkeys(("output_bias/bias", "logits_bias/bias", "logits_bias"), 0)
 
 
 def start_from(

@@ -6,7 +6,8 @@ TRAITS has facts about each task. Such code is imported only when its task is ch
 
 from typing import NamedTuple
 
-from transformer_jax.data.tasks.batch import Batch, Task, batch_rows, count_of_batch
+from transformer_jax.data.tasks.batch import Batch as Batch
+from transformer_jax.data.tasks.batch import Task as Task
 
 _HERE, _SHOWN = "transformer_jax.data.tasks", "transformer_jax.training.showcases"
 TASKS = {
@@ -87,7 +88,7 @@ TRAITS = {
         framed="$A {end}",
         shown_by=f"{_SHOWN}:TRANSLATIONS",
         scored_with=("sacrebleu",),
-        heads=("ConditionalGeneration",),
+        heads=("ConditionalGeneration", "MarianMTModel"),
         tried_on="tatoeba_en_es",
     ),
     "text_classification": TaskTraits(
@@ -123,16 +124,3 @@ def task_of_head(name: str) -> str:
     """Returns the task for a Hugging Face class name, by the longest matching suffix in `heads`."""
     suffixes = {suffix: task for task, traits in TRAITS.items() for suffix in traits.heads}
     return suffixes[max(filter(name.endswith, suffixes), key=len)]
-
-
-__all__ = [
-    "TASKS",
-    "TRAITS",
-    "Batch",
-    "Task",
-    "TaskTraits",
-    "batch_rows",
-    "count_of_batch",
-    "task_of_head",
-    "traits_of",
-]
