@@ -2,6 +2,7 @@
 
 import codecs
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -279,3 +280,16 @@ def test_a_token_without_an_embedding_is_named(tiny_run):
         with pytest.raises(InvalidInput, match=r"token \d+ \('.'\) is outside .* vocabulary of 40"):
             call("xyz")
     assert len(run.encode("xyz")) == 3
+
+
+def test_a_warning_of_a_command_is_one_line(tmp_path):
+    sizes = {"vocab_size": 37, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8}
+    config = {"architectures": ["GPT2LMHeadModel"], **sizes, "use_moe": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    command = [sys.executable, "-m", "experiments.sample", f"--workdir={tmp_path}", "--prompt=a"]
+    environment = {"cwd": ROOT, "env": user_environment()}
+    done = subprocess.run(command, capture_output=True, text=True, **environment)
+    told, error = done.stderr.splitlines()
+    assert told == f"warning: {tmp_path}: config.json: without effect here: use_moe=True"
+    assert error.startswith(f"error: {tmp_path / 'model.safetensors'}: not readable")
