@@ -1,28 +1,42 @@
 """Failures that users of other projects reported, each with its kind: commands, data and losses."""
 
+import bz2
 import codecs
 import dataclasses
+import gzip
+import io
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import ROOT, attempt, refused, user_environment
+from tests.conftest import ROOT, attempt, refused, tiny_config, user_environment
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.folders import left_out
+from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
 from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.tokenizers import load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe
 from transformer_jax.studies.design import load_design
+from transformer_jax.studies.other_runs import RULE, arm_and_seed, read_scores
+from transformer_jax.studies.scores import outcomes_of
+from transformer_jax.studies.tables import table_text
 from transformer_jax.training.loading import load_run
+from transformer_jax.training.prepared import prepare
+from transformer_jax.training.pretrained import config_from_huggingface
 from transformer_jax.training.schedules import SCHEDULES
+from transformer_jax.training.warm_start import read_word_vectors
 
 # ---------------------------------------------------------------- losses and schedules
 
@@ -293,3 +307,234 @@ def test_a_warning_of_a_command_is_one_line(tmp_path):
     told, error = done.stderr.splitlines()
     assert told == f"warning: {tmp_path}: config.json: without effect here: use_moe=True"
     assert error.startswith(f"error: {tmp_path / 'model.safetensors'}: not readable")
+
+
+# ---------------------------------------------------------------- what files hold twice, or else
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "a.jsonl",
+            b'{"text": "question", "text": "answer"}',
+            "row 1: two fields are named 'text'",
+        ),
+        ("a.csv", b"text,text\na,b\n", "line 1: two columns are named 'text'"),
+        ("a.csv", b"text,label\rhello,neg\rbye,pos\r", "CR alone; convert the file first: tr"),
+        ("a.txt", gzip.compress(b"hello"), "it is a gzip file: unpack it first, or add .gz"),
+        ("a.txt", bz2.compress(b"hello" * 99), "it is a bzip2 file: unpack it first"),
+    ],
+)
+def test_texts_with_a_thing_twice_or_in_another_form_are_refused(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInput) as caught:
+        load_text(str(tmp_path / name), "byte")
+    assert words in str(caught.value)
+
+
+def test_equal_rows_of_a_table_are_all_read_and_their_order_is_told(tmp_path):
+    source = str(tmp_path / "a.CSV")
+    Path(source).write_text("text\nhello\nworld\nhello\n")
+    text = load_text(source, "byte")
+    read = text.tokenizer.decode(text.stream[:]).split()
+    assert sorted(read) == ["hello", "hello", "world"]
+    (remark,) = left_out("language_modelling", source)
+    assert "in a random order" in remark
+    assert left_out("text_classification", source) == []
+
+
+def test_semicolons_between_sentences_are_no_commas(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("Hello, you;Hola\nBye;Adiós, tú\n")
+    with pytest.raises(InvalidInput, match="expected commas between columns, got semicolons"):
+        load_pairs(str(file))
+    file.write_text('"Wait; stop",Espera\nGo,Ve\n')
+    assert load_pairs(str(file)).rows == [("Wait; stop", "Espera"), ("Go", "Ve")]
+
+
+@pytest.mark.parametrize("name", ["Test.csv", "sst2_dev.csv"])
+def test_tables_of_other_splits_are_not_merged(tmp_path, name):
+    for file in (name, "sst2.csv"):
+        (tmp_path / file).write_text("text,label\ngood,pos\nbad,neg\n")
+    with pytest.raises(InvalidInput, match=f"rename {name}"):
+        load_labelled_text(str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a.txt").write_text("hello")
+
+    def scandir(path, usual=os.scandir):
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return usual(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)  # root may read everything
+    with pytest.raises(InvalidInput, match="b: Permission denied"):
+        load_text(str(tmp_path), "byte")
+
+
+def test_floats_that_are_whole_are_kept_or_refused(tmp_path):
+    def load(*values):
+        vectors = np.array(values).reshape(2, 1, 1)
+        np.savez(tmp_path / "a.npz", vectors=vectors, labels=np.array([0, 1]))
+        return load_vectors(str(tmp_path / "a.npz")).inputs.ravel().tolist()
+
+    assert load(0.1, 16777216.0) == [np.float32(0.1), 16777216.0]
+    with pytest.raises(InvalidInput, match=r"1700000001\.0 would become 1700000000"):
+        load(1700000001.0, 2.0)
+    with pytest.raises(InvalidInput, match="would become inf"):
+        load(1e39, 2.0)
+
+
+def png(depth, data, second=b"IDAT"):
+    """A picture of 4 x 4 pixels in two chunks; Pillow writes no colours of 16 bits."""
+
+    def chunk(name, content):
+        checksum = zlib.crc32(name + content)
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
+
+    packed = zlib.compress(data)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, depth, 2, 0, 0, 0))
+    chunks = chunk(b"IDAT", packed[:9]) + chunk(second, packed[9:]) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + chunks
+
+
+def folder_of_pictures(folder, *names):
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / name / "0.png")
+    return folder
+
+
+def test_pictures_that_pillow_changes_or_fails_on_are_refused(tmp_path):
+    rows = np.arange(25600, 25648, dtype=">u2").reshape(4, 12)
+    deep = png(16, b"".join(b"\0" + row.tobytes() for row in rows))
+    broken = png(8, b"".join(b"\0" + row.tobytes()[:12] for row in rows), b"\xff\xfe\xfd\xfc")
+    entries = struct.pack("<HHIHH", 0x112, 3, 1, 6, 0) + struct.pack("<HHII", 0x11A, 10, 1, 38)
+    exif = b"II*\0" + struct.pack("<IH", 8, 2) + entries + struct.pack("<Iii", 0, -1, 0)
+    stored = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stored, "JPEG", exif=b"Exif\0\0" + exif)
+    for number, (name, content, words) in enumerate((
+        ("1.png", deep, "expected 8 bits for each channel"),
+        ("1.png", broken, "not a readable picture: broken PNG file"),
+        ("1.jpg", stored.getvalue(), "not a readable picture: argument out of range"),
+    )):  # fmt: skip
+        folder = folder_of_pictures(tmp_path / str(number), "a", "b")
+        (folder / "a" / name).write_bytes(content)
+        with pytest.raises(InvalidInput, match=words):
+            load_images(str(folder))
+
+
+@pytest.mark.parametrize("parts", [("Training", "Testing"), ("Train", "Test")])
+def test_parts_with_other_names_are_no_classes(tmp_path, parts):
+    for part in parts:
+        folder_of_pictures(tmp_path / part, "a", "b")
+    with pytest.raises(InvalidInput, match=f"{parts[1]}, {parts[0]}: expected either"):
+        load_images(str(tmp_path))
+
+
+def test_merges_are_not_dropped_at_random(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    made = library.Tokenizer(library.models.BPE(dropout=0.5))
+    made.train_from_iterator(["abababab"] * 9, library.trainers.BpeTrainer(vocab_size=9))
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.warns(UserWarning, match=r"tokenizer\.json: dropout=0\.5 is not used"):
+        tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert len({tuple(tokenizer.encode("abab" * 9)) for _ in range(9)}) == 1
+
+
+# ---------------------------------------------------------------- runs of other code
+
+
+def judged(tmp_path, text, *flags):
+    (tmp_path / "a.csv").write_text(text)
+    flags = flags or (f"--from={tmp_path / 'a.csv'}", "--metric=val_loss")
+    return attempt("judge", *flags, "--base=a", "--margin=0.1")
+
+
+def test_runs_without_a_value_are_not_left_out(tmp_path):
+    long = "run,step,val_loss\na-0,1,2\na-1,1,2\nb-0,1,2\nb-1,1,\n"
+    refused(judged(tmp_path, long), "line 5: no value; write NaN if the run diverged")
+    several = "run,step,val_loss,other\na-0,1,2,1\na-1,1,2,1\nb-0,1,2,1\nb-1,1,,1\n"
+    refused(judged(tmp_path, several), "run 'b-1' has no value of this metric")
+    chart = "Step,a-0 - val_loss,b-0 - val_loss\n1,,2\n2,3,\n"
+    refused(judged(tmp_path, chart), "none in common: b-0 at 1, a-0 at 2")
+
+
+def test_seeds_keep_their_digits(tmp_path):
+    rows = "".join(f"{arm},{2**53 + n},{n}\n" for arm in "ab" for n in range(3))
+    (tmp_path / "a.csv").write_text(f"arm,seed,value\n{rows}")
+    found = read_scores(tmp_path / "a.csv")
+    assert list(outcomes_of(found)["b"]) == [2**53, 2**53 + 1, 2**53 + 2]
+    with pytest.raises(InvalidInput, match=r"seed=1e\+17: expected an integer"):
+        outcomes_of([{"arm": "a", "seed": 1e17, "value": 1}])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("b ", "b"), ("b\N{NO-BREAK SPACE}c", "b c"), ("cafe\N{COMBINING ACUTE ACCENT}", "café")],
+)
+def test_arms_of_scores_in_two_spellings_are_refused(tmp_path, one, other):
+    text = f"arm,seed,value\na  a,0,1\n{one},0,1\n{other},1,1\n"
+    done = judged(tmp_path, text, f"--scores={tmp_path / 'a.csv'}")
+    refused(done, f"arms {one!r} and {other!r} differ only in spelling")
+
+
+def test_an_exponent_is_no_seed():
+    assert arm_and_seed("plain-lr1e-3", RULE) is None
+    assert arm_and_seed("plain-lr1e-3-s2", RULE) == ("plain-lr1e-3", 2)
+
+
+def test_a_study_with_an_arm_twice_is_refused(tmp_path):
+    (tmp_path / "study.py").write_text(
+        "from configs.tiny import get_config\n"
+        "def get_arms():\n    return {'base': {}, 'a': {'model.depth': 1}, 'a': {}}\n"
+    )
+    flags = (f"--config={tmp_path / 'study.py'}", f"--workdir={tmp_path / 'w'}", "--dry_run")
+    done = attempt("ablate", *flags)
+    refused(done, "study.py, line 3: a dict has the key 'a' twice")
+
+
+def test_a_narrow_pipe_hides_no_cell(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "value" in table_text(("arm", "value"), [("a", "1")])
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_training(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/r\xe9")
+    refused(attempt("train", "--config=configs/tiny.py", f"--workdir={path}"), "path in UTF-8")
+    folder = folder_of_pictures(tmp_path / "pictures", "a")
+    os.mkdir(os.fsencode(folder) + b"/r\xe9")
+    with pytest.raises(InvalidInput, match="expected the name of a class in UTF-8"):
+        load_images(str(folder))
+
+
+def test_a_separator_that_ends_no_document_and_missing_files_are_told(tmp_path):
+    for number in (0, 2):
+        (tmp_path / f"t-{number:05}-of-00003.jsonl").write_text('{"text": "hello"}\n')
+    (remark,) = left_out("language_modelling", str(tmp_path))
+    assert remark == f"{tmp_path}: 2 of 3 files t-#-of-00003.jsonl are there"
+    (tmp_path / "a.txt").write_text("one <|end|>\ntwo <|end|>\n" * 99)
+    source = {"data__source": str(tmp_path / "a.txt"), "data__document_separator": "<|end|>"}
+    (remark,) = prepare(tiny_config(**source)).remarks
+    assert "'<|end|>': no line of the text equals it" in remark
+
+
+def test_word_vectors_are_counted(tmp_path):
+    (tmp_path / "a.txt").write_text("2 2\nto 1 2\n")
+    with pytest.raises(InvalidInput, match="line 1 states 2 words; found 1"):
+        read_word_vectors(tmp_path / "a.txt", {"to"}, 2)
+    (tmp_path / "a.txt").write_text("to 1 2\nto 3 4\n")
+    with pytest.raises(InvalidInput, match="line 2: 'to' stands twice"):
+        read_word_vectors(tmp_path / "a.txt", {"to"}, 2)
+
+
+def test_the_scaling_of_anothers_pictures_is_told(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4}
+    config = {"architectures": ["ViTForImageClassification"], **sizes, "image_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    with pytest.warns(UserWarning, match="preprocessor_config.json: not read; pictures are scaled"):
+        config_from_huggingface(tmp_path)

@@ -138,6 +138,12 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
             {"layer_types": ["full_attention", "sliding_attention"]},
             "layer_types=['full_attention', 'sliding_attention']: expected full_attention alone",
         ),
+        ("LlamaForCausalLM", {"is_causal": False}, "is_causal=False: expected True"),
+        (
+            "MistralForCausalLM",
+            {"sliding_window": 4, "layer_types": ["full_attention"]},
+            "layer_types=['full_attention']: expected sliding_attention alone",
+        ),
         ("OPTForCausalLM", {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16: expected"),
         ("OPTForCausalLM", {"enable_bias": False}, "enable_bias=False: expected True"),
         ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even integer, at most 8"),
@@ -203,6 +209,23 @@ def test_whole_numbers_are_no_weights(tmp_path):
     arrays[name] = arrays[name].astype(np.int8)
     save_file(arrays, tmp_path / "model.safetensors")
     with pytest.raises(InvalidInput, match=r"floating-point numbers in layers\.0\.mlp\.up_proj"):
+        from_huggingface(str(tmp_path))
+
+
+def test_one_file_of_weights_goes_before_an_index(tmp_path):
+    """As in transformers, for which an index beside it is that of an older save."""
+    import torch
+    from safetensors.numpy import load_file, save_file
+
+    written(tmp_path, config_of("LlamaForCausalLM"), torch)
+    _, expected = from_huggingface(str(tmp_path))
+    arrays = load_file(tmp_path / "model.safetensors")
+    save_file({name: 0 * array for name, array in arrays.items()}, tmp_path / "old.safetensors")
+    index = {"weight_map": dict.fromkeys(arrays, "old.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    jax.tree.map(np.testing.assert_array_equal, from_huggingface(str(tmp_path))[1], expected)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(InvalidInput, match="a pointer of git-lfs"):
         from_huggingface(str(tmp_path))
 
 

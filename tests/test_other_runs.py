@@ -181,7 +181,7 @@ def test_a_table_of_scores_is_read_cell_by_cell(tmp_path):
     path.write_text("arm,seed,value,diverged\na,0,1.5,\nb,0,13,02,\n")
     with pytest.raises(InvalidInput, match=r"line 3: 5 cells, and the header has 4"):
         read_scores(path)
-    for row, words in (("a,1_9,1", "seed=1_9"), ("a,0,1\na ,0,2", "differ only in spaces")):
+    for row, words in (("a,1_9,1", "seed=1_9"), ("a,0,1\na ,0,2", "differ only in spelling")):
         path.write_text(f"arm,seed,value\n{row}\n")
         with pytest.raises(InvalidInput, match=words):
             read_scores(path)

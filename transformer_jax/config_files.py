@@ -1,5 +1,6 @@
 """Configs: running their files, changing values from the command line, storing them as JSON."""
 
+import ast
 import contextlib
 import copy
 import importlib.util
@@ -117,6 +118,12 @@ class ConfigFile:
         self.module = importlib.util.module_from_spec(spec)
         with self._faults():
             spec.loader.exec_module(self.module)
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            constants = node.keys if isinstance(node, ast.Dict) else ()
+            keys = [key.value for key in constants if isinstance(key, ast.Constant)]
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                where = f"{self.given}, line {node.lineno}"  # ty: ignore
+                raise InvalidInput(f"{where}: a dict has the key {twice[0]!r} twice")
 
     def call(self, name: str) -> Any:
         """Calls one of the file's functions and returns its result.

@@ -8,7 +8,8 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput, how_to_install
 
-_SETTINGS = ["config.json", "tokenizer.json", "generation_config.json"]
+SCALING = "preprocessor_config.json"
+_SETTINGS = ["config.json", "tokenizer.json", "generation_config.json", SCALING]
 _WEIGHTS = ["*.safetensors", "*.safetensors.index.json"]
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the @
 

@@ -3,6 +3,7 @@
 import collections
 import json
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -19,10 +20,18 @@ class _LibraryTokenizer:
     _skips_special: ClassVar[bool]
 
     def __init__(self, model: Any) -> None:
-        """Wraps a `tokenizers.Tokenizer`, and disables padding and truncation, as tasks do both."""
+        """Wraps a `tokenizers.Tokenizer`.
+
+        Padding and truncation, which tasks do, and dropout, which draws, are disabled.
+        """
         self._model = model
         model.no_padding()
         model.no_truncation()
+        if getattr(model.model, "dropout", None):
+            warnings.warn(
+                f"tokenizer.json: dropout={model.model.dropout} is not used", stacklevel=2
+            )
+            model.model.dropout = None
         self.token_bytes = _bytes_of_tokens(model)
         # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)

@@ -19,7 +19,7 @@ from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture, in_effect, refuse_values
 from transformer_jax.model_options import LAYER_FIELDS
-from transformer_jax.models import Decoder
+from transformer_jax.models import Decoder, EncoderDecoder
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 
 # Class of Hugging Face transformers -> its conversions.
@@ -133,7 +133,10 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
         raise InvalidInput(
             f"{origin}: config.json: model_type={kind}: expected {row.model_type}, that of {name}"
         )
-    for key, value in {"quantization_config": None, **row.required}.items():
+    required = {"quantization_config": None, **row.required}
+    if row.model in (Decoder, EncoderDecoder):
+        required["is_causal"] = True
+    for key, value in required.items():
         is_off = not value and settings.get(key) is None  # null is off
         if key in settings and settings[key] != value and not is_off:
             raise InvalidInput(f"{origin}: config.json: {key}={settings[key]}: expected {value}")
@@ -374,7 +377,9 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
         try:
             arrays = load_file(file)
         except Exception as error:  # the library raises its own SafetensorError
-            raise InvalidInput(f"{file}: not readable: {error}") from error
+            is_pointer = file.is_file() and file.stat().st_size < 1000
+            hint = "; a pointer of git-lfs? Fetch the file: git lfs pull" if is_pointer else ""
+            raise InvalidInput(f"{file}: not readable: {error}{hint}") from error
         for name, array in arrays.items():
             is_half = array.dtype.kind not in "iub" and array.dtype.itemsize < 4
             state[name] = array.astype(np.float32) if is_half else array
@@ -382,10 +387,9 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Returns the weight files of a folder; those in its index, if there is one."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        whole = folder / "model.safetensors"
+    """Returns a folder's weight files: like transformers, one for all before those of an index."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
         return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
     try:
         named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())

@@ -53,6 +53,7 @@ def llama_settings(model: Decoder) -> dict[str, Any]:
 
 def _mistral_fields(settings: Settings) -> dict[str, Any]:
     window = settings["sliding_window"]
+    _refuse_layers(settings, "full_attention" if window is None else "sliding_attention")
     masked = {} if window is None else {"mask": "window", "mask_options": {"size": window}}
     return llama_fields(settings) | masked
 
@@ -67,21 +68,22 @@ def _phi3_fields(settings: Settings) -> dict[str, Any]:
     return _mistral_fields(settings) | {"position_options": rotation}
 
 
-def _refuse_windows(settings: Settings) -> None:
-    if set(settings.get("layer_types") or ()) - {"full_attention"}:
-        kinds = settings["layer_types"]
-        raise InvalidInput(f"config.json: layer_types={kinds}: expected full_attention alone")
+def _refuse_layers(settings: Settings, kind: str) -> None:
+    if set(settings.get("layer_types") or ()) - {kind}:
+        raise InvalidInput(
+            f"config.json: layer_types={settings['layer_types']}: expected {kind} alone"
+        )
 
 
 def _qwen_fields(settings: Settings) -> dict[str, Any]:
-    _refuse_windows(settings)
+    _refuse_layers(settings, "full_attention")
     return llama_fields(settings)
 
 
 def _smollm3_fields(settings: Settings) -> dict[str, Any]:
     every, depth = settings.get("no_rope_layer_interval", 4), settings["num_hidden_layers"]
     turned = settings.get("no_rope_layers") or [(n + 1) % every != 0 for n in range(depth)]
-    _refuse_windows(settings)
+    _refuse_layers(settings, "full_attention")
     letters = "".join("R" if turns else "N" for turns in turned)
     if len(letters) != depth:
         raise InvalidInput(f"config.json: no_rope_layers={turned}: expected {depth} layers")

@@ -160,11 +160,14 @@ class RunDirectory:
                 "on Windows, train in WSL; sample, evaluate and compare work here"
             ) from error
         try:
+            str(self.path).encode()
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self.file(".lock").open("a+")
         except OSError as error:
             why = "a link to nothing" if self.path.is_symlink() else error.strerror
             raise InvalidInput(f"{flag}={self.path}: not writable: {why}") from error
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{flag}={str(self.path)!r}: expected a path in UTF-8") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

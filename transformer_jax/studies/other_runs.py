@@ -8,6 +8,7 @@ import json
 import math
 import re
 import struct
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from transformer_jax.studies.statistics import ALPHA, interval, paired_interval,
 
 RULE = (
     r"(?P<arm>.*?)[-_., /=]*(seed|(?<![a-zA-Z0-9])s|(?<![a-zA-Z0-9]))[-_=]?"
-    r"(?<!\d)(?<!\d\.)(?P<seed>\d+)"
+    r"(?<!\d)(?<!\d\.)(?<!\de-)(?P<seed>\d+)"
 )
 """Pattern of the names of runs, by default: an arm, then a seed, as in `wide-seed3`."""
 
@@ -74,15 +75,17 @@ def read_scores(path: Path) -> list[dict[str, Any]]:
         for column in ("seed", "value", "step"):
             text = row.pop(column, None)
             if text is not None and (text or column != "step"):
-                row[column] = number(text or "nan", f"{path}, line {line}: {column}")
+                value = number(text or "nan", f"{path}, line {line}: {column}")
+                is_exact = column != "value" and text.strip().isdecimal()
+                row[column] = int(text) if is_exact else value
         rows.append(row)
     if not rows:
         raise InvalidInput(f"{path}: expected a header and one line per run, found no runs")
-    arms = {str(row["arm"]) for row in rows if "arm" in row}
-    if apart := [arm for arm in arms if arm != " ".join(arm.split())]:
-        near = [other for other in arms if other != apart[0] and other.split() == apart[0].split()]
-        if near:
-            raise InvalidInput(f"{path}: arms {apart[0]!r} and {near[0]!r} differ only in spaces")
+    seen: dict[str, str] = {}
+    for arm in (str(row["arm"]) for row in rows if "arm" in row):
+        plain = " ".join(unicodedata.normalize("NFKC", arm).split())
+        if seen.setdefault(plain, arm) != arm:
+            raise InvalidInput(f"{path}: arms {seen[plain]!r} and {arm!r} differ only in spelling")
     return rows
 
 
@@ -111,6 +114,8 @@ def read_curves(paths: Iterable[Path], metric: str | None = None) -> dict[str, C
             if _is_events(file) and file != same[0]:
                 continue  # of a resumed run, read with the first file
             for name, points in _points_of(file, metric, same):
+                if not points:
+                    raise InvalidInput(f"{file}: run {name!r} has no value of this metric")
                 steps, values = _in_order(points, f"{file}: {name}")
                 if name in curves:
                     raise InvalidInput(
@@ -339,6 +344,11 @@ def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
         raise InvalidInput(f"{path}: expected a column {expected}, got {', '.join(header)[:80]}")
     charted = [name for name in header if " - " in name and not name.endswith(("__MIN", "__MAX"))]
     runs = next((name for name in ("run", "name", "Name", "Run") if name in header), None)
+    for line, row in () if charted else table:
+        if not any(text.strip() for name, text in row.items() if name not in (step, runs)):
+            raise InvalidInput(
+                f"{path}, line {line}: no value; write NaN if the run diverged, or omit the row"
+            )
     if not charted and runs is None:
         pairs = [(line, _numbers(path, line, row)) for line, row in table]
         yield _name_of(path), _of_rows(path, pairs, metric)
@@ -354,10 +364,11 @@ def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
         if not _is_whole(at):
             raise InvalidInput(f"{path}, line {line}: {step}={row[step]}: expected an integer")
         for column in columns:
+            name = column.rpartition(" - ")[0] if charted else row[runs or ""].strip()
+            points.setdefault(name, [])
             if row[column].strip():
-                name = column.rpartition(" - ")[0] if charted else row[runs or ""].strip()
                 value = number(row[column], f"{path}, line {line}: {column}")
-                points.setdefault(name, []).append((int(at), value))
+                points[name].append((int(at), value))
     yield from points.items()
 
 
@@ -405,11 +416,13 @@ def common_end(curves: Mapping[str, Curve]) -> int | None:
     Raises:
       InvalidInput: The runs end at different updates and have none in common.
     """
-    if len({curve.steps[-1] for curve in curves.values() if curve.steps}) < 2:
+    ends = {curve.steps[-1]: name for name, curve in curves.items()}
+    if len(ends) < 2:
         return None
     common = set.intersection(*(set(curve.steps) for curve in curves.values()))
     if not common:
-        raise InvalidInput("--at: the runs end at different updates, and share none")
+        told = ", ".join(f"{name} at {end:,}" for end, name in sorted(ends.items())[:4])
+        raise InvalidInput(f"the runs end at different updates, and have none in common: {told}")
     return max(common)
 
 
@@ -436,8 +449,6 @@ def rows_of_curves(
                 "expected a pattern of the whole name, e.g. '(?P<arm>.*)_rs(?P<seed>\\d+)_.*'"
             )
         arm, seed = found
-        if not curve.steps:
-            raise InvalidInput(f"{curve.source}: run {name!r} has no value of this metric")
         if at is not None and at not in curve.steps:
             near = min(curve.steps, key=lambda step: abs(step - at))
             raise InvalidInput(f"{curve.source}: run {name!r} has no value at {at}, nearest {near}")

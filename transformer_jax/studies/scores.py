@@ -1,6 +1,7 @@
 """Public API for judging scores that other code produced; see docs/comparing.md."""
 
 import math
+import numbers
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -135,8 +136,10 @@ def _number(value: Any, column: str, row: int, expected: str = "a number") -> fl
 
 def _integer(value: Any, column: str, row: int) -> int:
     """Returns a value as an integer; a DataFrame may hold it as a float such as 1.0."""
+    if isinstance(value, numbers.Integral) or str(value).strip().isdecimal():
+        return int(value)
     number = _number(value, column, row, "an integer")
-    if not math.isfinite(number) or number != int(number):
+    if not abs(number) < 2**53 or number != int(number):  # above, a float has lost digits
         raise InvalidInput(f"scores: row {row}: {column}={value}: expected an integer")
     return int(number)
 

@@ -126,7 +126,7 @@ def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     for row in rows:
         table.add_row(*[Text(harmless(cell)) for cell in row])
     terminal, columns = Console(), os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() else _WIDTH
+    width = max(int(columns), 80) if columns.isdecimal() else _WIDTH
     if terminal.is_terminal:
         width = max(terminal.width, 80)
     text = io.StringIO()

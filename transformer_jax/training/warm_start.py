@@ -108,7 +108,12 @@ def _from_weights(
     if wrong or not shared:
         lines = _first_lines(wrong) or [f"  there {', '.join(list(given)[:4])}, ..."]
         remedy = "set model.width, depth, mlp_dim, max_length, ... and data.tokenizer as stored"
-        remedy += f", or begin with --config={path}" if holds_weights(Path(path)) else ""
+        if holds_weights(Path(path)):
+            remedy += f", or begin with --config={path}"
+            rows, stored = (len(arrays.get(_EMBEDDING, ())) for arrays in (own, given))
+            if tokenizer and rows != stored and (rows > stored or not stored_tokenizer):
+                needs = f"needs {rows} rows" if stored_tokenizer else "is missing"
+                remedy = f"tokenizer.json {needs}; the embedding has {stored} rows"
         refuse("these weights do not match this model", [*lines, remedy])
     if stored_tokenizer and tokenizer and _EMBEDDING in shared:
         tokens = [[n] for n in range(min(stored_tokenizer.vocab_size, tokenizer.vocab_size))]
@@ -233,16 +238,19 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
     """
     if not path.is_file():
         raise InvalidInput(f"initial.word_vectors={path}: no such file")
-    vectors = {}
+    vectors, count, number = {}, None, 0
     for number, line in enumerate(lines_of(path), start=1):
         word, *values = line.rstrip("\r\n ").split(" ")
         if number == 1 and len(values) == 1 and word.isdigit():
-            continue  # the number of words, and the width
+            count = int(word)  # and the width
+            continue
         if len(values) != width:
             raise InvalidInput(
                 f"{path}: line {number}: {len(values)} numbers after {word[:30]!r}; expected "
                 f"model.width={width}"
             )
+        if word in vectors:
+            raise InvalidInput(f"{path}: line {number}: {word!r} stands twice")
         if word in wanted:
             try:
                 vector = np.array(values, np.float32)
@@ -251,6 +259,8 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
             if not np.isfinite(vector).all():
                 raise InvalidInput(f"{path}: line {number}: a value is not finite")
             vectors[word] = vector
+    if count not in (None, number - 1):
+        raise InvalidInput(f"{path}: line 1 states {count} words; found {number - 1}")
     return vectors
 
 

@@ -23,7 +23,7 @@ _IDX_FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-_PARTS = ("train", "test", "val", "valid", "validation", "dev")
+_PARTS = ("train", "test", "val", "valid", "validation", "dev", "training", "testing")
 _CIFAR_ROW = 1 + 3 * 32 * 32
 
 
@@ -188,17 +188,17 @@ def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
         raise InvalidInput(
             f"{name}: expected real numbers [N, L, F], got {vectors.dtype} {vectors.shape}"
         )
-    exact, vectors = vectors, vectors.astype(np.float32)
-    changed = vectors != exact if np.issubdtype(exact.dtype, np.integer) else np.zeros(1, bool)
-    if changed.any():
-        number = exact[changed][0]
-        raise InvalidInput(
-            f"{name}: {number} would become {int(np.float32(number))}, since vectors are float32; "
-            "subtract an offset, or scale the numbers"
-        )
     if not np.isfinite(vectors).all():
         example = int(np.argwhere(~np.isfinite(vectors))[0][0])
         raise InvalidInput(f"{name}: example {example} contains a value that is not finite")
+    with np.errstate(over="ignore"):
+        exact, vectors = vectors, vectors.astype(np.float32)
+    changed = (vectors != exact) & (np.trunc(exact) == exact)  # whole numbers, e.g. time stamps
+    if changed.any():
+        raise InvalidInput(
+            f"{name}: {exact[changed][0]} would become {vectors[changed][0]:.0f}, since vectors "
+            "are float32; subtract an offset, or scale the numbers"
+        )
     return vectors
 
 
@@ -267,7 +267,8 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
     parts = parts if all(part.is_dir() for part in parts) else [folder]
     classes = sorted(_folders_in(parts[0]))
     others = _folders_in(folder) - {"train", "test"}
-    strays = sorted(others) if len(parts) > 1 else sorted({*classes} & {*_PARTS})
+    of_parts = [name for name in classes if name.lower() in _PARTS]
+    strays = sorted(others) if len(parts) > 1 else of_parts
     if strays:
         raise InvalidInput(
             f"{folder}: {', '.join(strays)}: expected either one folder of pictures per class, or "
@@ -275,6 +276,8 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
         )
     if len(classes) < 2:
         raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")
+    if unnamed := [name for name in classes if name != name.encode(errors="replace").decode()]:
+        raise InvalidInput(f"{parts[0]}: expected the name of a class in UTF-8, got {unnamed[0]!r}")
     arrays: dict[str, Any] = {"classes": classes}
     for part in parts:
         others = _folders_in(part) - set(classes)
@@ -328,11 +331,11 @@ def _read_picture(path: Path) -> np.ndarray:
 
     It is turned as its camera says, and transparent pixels show white.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as opened:
-            if opened.mode.startswith(("I", "F")):
+            if opened.mode.startswith(("I", "F")) or ";16" in str(opened.tile):
                 raise ValueError(f"mode {opened.mode}; expected 8 bits for each channel")
             frames = getattr(opened, "n_frames", 1)
             if frames > 1 and opened.format != "MPO":  # whose further ones are a camera's previews
@@ -343,6 +346,6 @@ def _read_picture(path: Path) -> np.ndarray:
                 white = Image.new("RGBA", picture.size, _BACKGROUND)
                 picture = Image.alpha_composite(white, picture.convert("RGBA"))
             pixels = np.asarray(picture.convert("L" if is_grey else "RGB"))
-    except (OSError, UnidentifiedImageError, ValueError) as error:
+    except Exception as error:  # pillow raises many kinds, e.g. SyntaxError and struct.error
         raise InvalidInput(f"{path}: not a readable picture: {error}") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -4,14 +4,13 @@ A row that is no document raises InvalidInput with its file and number; none is 
 """
 
 import hashlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.sources.disk import json_rows
+from transformer_jax.data.sources.disk import HELD_OUT, json_rows, words_of
 from transformer_jax.data.sources.files import find_files
 from transformer_jax.data.sources.shards import ShardedTokens
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
@@ -31,15 +30,14 @@ _PART, _PARTS = 1 << 20, 256
 def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
     """Returns the files of a folder, which are of one kind and not of several splits."""
     files = find_files(source, "text", *endings)
-    inside = [path.relative_to(source).as_posix().lower() for path in files]
-    words = {word for path in inside for word in re.split("[^a-z]+", path)}
+    words = words_of(source, files)
     kinds = {next(end[1:] for end in endings if path.name.lower().endswith(end)) for path in files}
     if len(kinds) > 1:
         listed = " and ".join(sorted(kinds))
         raise InvalidInput(
             f"data.source={source}: the folder has {listed} files; expected one kind"
         )
-    held_out = words & {"val", "valid", "validation", "test", "dev"}
+    held_out = words & HELD_OUT
     if held_out and "train" in words:
         raise InvalidInput(
             f"data.source={source}: the folder has files named train and {min(held_out)}; give one "
@@ -112,6 +110,8 @@ def _refuse_other_column(path: Path, field: str, schema: Any) -> None:
     kinds = dict(zip(schema.names, schema.types, strict=True))
     if field not in kinds:
         raise InvalidInput(_no_field(str(path), field, list(kinds)))
+    if schema.names.count(field) > 1:
+        raise InvalidInput(f"{path}: two columns are named {field!r}")
     kind = kinds[field]
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(value) or pa.types.is_large_string(value)):

@@ -105,11 +105,11 @@ def lines_of(path: Path) -> Iterator[str]:
                 yield line.decode("utf-8")
                 offset += len(line)
     except UnicodeDecodeError as error:
-        from transformer_jax.data.sources.disk import encoding_of
+        from transformer_jax.data.sources.disk import how_to_convert
 
         raise InvalidInput(
             f"{path}: expected UTF-8, got byte 0x{error.object[error.start]:02X} at offset "
-            f"{offset + error.start}\nconvert the file first: iconv -f {encoding_of(path)} -t utf-8"
+            f"{offset + error.start}\n{how_to_convert(path)}"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read after {offset} bytes: {error}") from error

@@ -1,7 +1,9 @@
 """Folders of texts: what is read and what is left out."""
 
+import collections
 import filecmp
 import itertools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,15 +42,24 @@ class PartOfFolder(str):
 
 
 def left_out(task: str, source: str) -> list[str]:
-    """Returns a remark on the files in a folder of texts that a task does not read, if any."""
+    """Returns remarks on files in a folder of texts that a task does not read, or that are missing.
+
+    Files are missing if their names count them, like train-00000-of-00003.parquet.
+    """
     folder, endings = Path(source), _READ.get(task)
+    if endings == TEXTS and source.lower().endswith(TABLES) and folder.is_file():
+        return [f"{source}: the texts are read in a random order, which depends on them alone"]
     if endings is None or not folder.is_dir() or (folder / "index.json").is_file():
         return []
-    names = sorted(
-        file.relative_to(folder).as_posix()
-        for file in visible(folder)
-        if not file.name.lower().endswith(endings)
-    )
+    found = sorted(file.relative_to(folder).as_posix() for file in visible(folder))
+    numbered = collections.Counter(re.sub(r"\d+(-of-\d+\b)", r"#\1", name) for name in found)
+    missing = []
+    for name, count in numbered.items():
+        total = re.search(r"#-of-(\d+)", name)
+        if total and count < int(total[1]):
+            missing.append(f"{source}: {count:,} of {int(total[1]):,} files {name} are there")
+    names = [name for name in found if not name.lower().endswith(endings)]
     told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     read = ", ".join(endings[:5])
-    return [f"{source}: {len(names):,} files are not read: {told} (only {read} ...)"] * bool(names)
+    unread = f"{source}: {len(names):,} files are not read: {told} (only {read} ...)"
+    return missing + [unread] * bool(names)

@@ -40,8 +40,8 @@ class ShardedTokens(JoinedTokens):
         if tokens.size and tokens.max() >= self._vocab_size:
             raise InvalidInput(
                 f"{self._folder}: token {tokens.max()} is outside the "
-                f"vocabulary of {self._vocab_size} tokens: a file is damaged\n"
-                "rebuild shards with python -m experiments.make_shards"
+                f"vocabulary of {self._vocab_size} tokens: a file is damaged, or the "
+                "tokenizer is another\nshards are made anew by python -m experiments.make_shards"
             )
         return tokens
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.data.order import place_of
+from transformer_jax.data.sources.disk import HELD_OUT, words_of
 from transformer_jax.data.sources.files import TABLES, OwnSource, find_files, lines_of
 from transformer_jax.errors import InvalidInput
 
@@ -45,7 +46,11 @@ def load_pairs(source: str) -> Pairs:
     what = "a sentence and its translation, (str, str)"
     rows = list(source.rows(what, 2)) if isinstance(source, OwnSource) else []
     for path in _tables(source, "pairs"):
-        for line, columns in _rows(path):
+        numbered = list(_rows(path))
+        rest = {",".join(columns).count(";") for _, columns in numbered}
+        if rest == {1} and _separator(path) == "a comma":
+            raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
+        for line, columns in numbered:
             pair = tuple(column.strip() for column in columns[:2])
             if len(pair) < 2 or "" in pair:
                 raise InvalidInput(
@@ -91,10 +96,9 @@ def _tables(source: str, kind: str) -> list[Path]:
         return []
     files = find_files(source, kind, *TABLES)
     for file in files:
-        stem = file.name.split(".")[0]
         if not file.name.lower().endswith(TABLES):
             raise InvalidInput(f"{file}: expected a file that ends with {' or '.join(TABLES)}")
-        if len(files) > 1 and stem in ("train", "test", "val", "valid", "validation", "dev"):
+        if len(files) > 1 and words_of(source, [file]) & {"train", *HELD_OUT}:
             raise InvalidInput(
                 f"{file}: a folder's files are read as one table and split by data.splits; "
                 f"give one file, or rename {file.name}"
@@ -103,12 +107,12 @@ def _tables(source: str, kind: str) -> list[Path]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Returns the distinct texts in a file's column `text`, in an order independent of the file's.
+    """Returns the texts in a file's column `text`, in an order independent of the file's.
 
     The order is that of the random numbers in `split_by_key` with seed 0. So the first fraction of
     the texts is the train split of that fraction, except for a few texts at the border.
     """
-    texts = dict.fromkeys(text for (text,) in _columns(path, "text"))
+    texts = [text for (text,) in _columns(path, "text")]
     return sorted(texts, key=lambda text: place_of(text, 0))
 
 
@@ -123,6 +127,7 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
         )
     if optional and optional in header:
         names = (names[0], optional, *names[1:])
+    _refuse_twice(path, [name for name in header if name in names])
     places = [header.index(name) for name in names]
     for line, columns in numbered:
         if len(columns) != len(header):
@@ -149,7 +154,15 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             if columns:
                 yield reader.line_num, columns
     except csv.Error as error:
-        raise InvalidInput(f"{path}: line {reader.line_num}: {error}") from error
+        why = str(error)
+        if "new-line character" in why:
+            why = "a line ends with CR alone; convert the file first: tr '\\r' '\\n'"
+        raise InvalidInput(f"{path}: line {reader.line_num}: {why}") from error
+
+
+def _refuse_twice(path: Path, header: list[str]) -> None:
+    if twice := {name for name in header if header.count(name) > 1}:
+        raise InvalidInput(f"{path}: line 1: two columns are named {min(twice)!r}")
 
 
 def _separator(path: Path) -> str:
@@ -194,8 +207,7 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
     rows = _rows(path)
     header = [name.strip() for name in next(rows, (0, []))[1]]
-    if twice := {name for name in header if header.count(name) > 1}:
-        raise InvalidInput(f"{path}: line 1: two columns are named {min(twice)!r}")
+    _refuse_twice(path, header)
     for line, cells in rows:
         if len(cells) != len(header):
             raise InvalidInput(
