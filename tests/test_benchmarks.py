@@ -106,6 +106,7 @@ def losses_of(run, text):
     return np.array(picked), np.array(logits.argmax(-1) == tokens[1:])
 
 
+@pytest.mark.filterwarnings("ignore:.*beginning is not read")
 def test_core_is_that_of_one_text_at_a_time(bundle, run):
     """Characters are tokens, so that common beginnings and ends are those of the texts."""
     tasks = read_core(bundle)

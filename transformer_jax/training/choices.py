@@ -7,6 +7,7 @@ continuation are tokenized together, and a text that is too long loses its begin
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,9 +144,12 @@ def score_tokens(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the sum of log-probabilities [N], and whether all tokens are the likeliest [N].
 
-    `pairs` are N texts of at most model.max_length + 1 tokens, with the number of tokens at the end
-    that are scored.
+    `pairs` are N texts, with the number of tokens at the end that are scored. The model reads the
+    last max_length + 1 tokens of a text.
     """
+    most = run.model.max_length + 1
+    tell_cut(sum(len(tokens) > most for tokens, _ in pairs), len(pairs), run.model.max_length)
+    pairs = [(tokens[-most:], count) for tokens, count in pairs]
     order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]))
     sums, exact = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
     for first in range(0, len(order), batch_size):
@@ -158,7 +162,7 @@ def score_tokens(
 def _tokens_of(
     run: "Run", context: str, choice: str, before: list[int], most: int, number: int
 ) -> tuple[list[int], int]:
-    """Returns the tokens of a context with a choice, cut to the model's input, and those scored."""
+    """Returns the tokens of a context with a choice, and the number of those that are scored."""
     body = context.rstrip()
     choice = context[len(body) :] + choice  # so that a space belongs to the word after it
     both = run.encode(body + choice).tolist()
@@ -170,7 +174,17 @@ def _tokens_of(
             f"item {number}: a choice has {count} tokens to score; expected 1 to {most}, which is "
             "model.max_length"
         )
-    return tokens[-most - 1 :], count
+    return tokens, count
+
+
+def tell_cut(count: int, total: int, most: int) -> None:
+    """Warns of texts whose beginning a model does not read, if there are any."""
+    if count:
+        warnings.warn(
+            f"{count:,} of {total:,} texts are longer than model.max_length={most}: their "
+            "beginning is not read",
+            stacklevel=3,
+        )
 
 
 def _score(run: "Run", pairs: Sequence[tuple[list[int], int]], rows: int) -> tuple[Any, Any]:

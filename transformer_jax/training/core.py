@@ -15,7 +15,7 @@ from transformer_jax.data.sources.disk import json_rows
 from transformer_jax.data.sources.tables import number as number_in
 from transformer_jax.data.sources.tables import read_table
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.choices import score_tokens
+from transformer_jax.training.choices import score_tokens, tell_cut
 
 if TYPE_CHECKING:
     from transformer_jax.training.run import Run
@@ -197,10 +197,12 @@ def _right(
     run: "Run", task: CoreTask, encode: Callable[[str], list[int]], most: int, batch_size: int
 ) -> Iterator[bool]:
     """Yields whether each item of a task is answered rightly."""
-    of_items = []
+    of_items, sizes = [], list[int]()
     for index in range(len(task.items)):
         texts = [encode(text) for text in prompts_of(task, index)]
+        sizes += map(len, texts)
         of_items.append(_scored(task.kind, texts, most, f"{task.name}, item {index}"))
+    tell_cut(sum(size > most for size in sizes), len(sizes), most)
     pairs = [pair for of_item in of_items for pair in of_item]
     sums, exact = score_tokens(run, pairs, batch_size)
     place = 0

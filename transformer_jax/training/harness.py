@@ -60,7 +60,7 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
     """Returns a run as a model of the harness."""
     from lm_eval.api.model import TemplateLM
 
-    from transformer_jax.training.choices import score_tokens
+    from transformer_jax.training.choices import score_tokens, tell_cut
 
     most = run.model.max_length
     encode = lambda text: run.encode(text).tolist()  # noqa: E731
@@ -88,8 +88,7 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
                     f"--tasks: a continuation has {long[0]} tokens; expected 1 to {most}, which is "
                     "model.max_length"
                 )
-            cut = [(tokens[-most - 1 :], count) for tokens, count in pairs]
-            sums, exact = score_tokens(run, cut, batch_size)
+            sums, exact = score_tokens(run, pairs, batch_size)
             return list(zip(sums.tolist(), exact.tolist(), strict=True))
 
         def loglikelihood_rolling(self, requests: Any, **_: Any) -> list[float]:
@@ -106,14 +105,16 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
             return totals
 
         def generate_until(self, requests: Any, **_: Any) -> list[str]:
-            texts = []
+            texts, long = [], 0
             for request in requests:
                 prompt, asked = request.args
                 draws = asked.get("do_sample") and asked.get("temperature", 1.0)
                 count, ends = asked.get("max_gen_toks", 256), asked.get("until") or ()
                 if len(tokens := encode(prompt)) + count > most:  # cut as the harness cuts
                     prompt = run.tokenizer.decode(tokens[-max(1, most - count) :])
+                    long += len(tokens) > max(1, most - count)
                 texts.append(run.sample(prompt, count, temperature=draws or 0.0, stop=ends))
+            tell_cut(long, len(texts), most)
             return texts
 
     return Model()
