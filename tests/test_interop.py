@@ -126,7 +126,7 @@ def their_models():
             do_layer_norm_before=False,
             tie_word_embeddings=False,
         ),
-        "GPTJForCausalLM": hf.GPTJConfig(**gpt2, rotary_dim=4),
+        "GPTJForCausalLM": hf.GPTJConfig(**gpt2, rotary_dim=6),
         "MarianMTModel": hf.MarianConfig(
             **bart,
             pad_token_id=0,
