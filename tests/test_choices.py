@@ -34,7 +34,9 @@ def run(tiny_run):
 
 
 def test_sums_are_those_of_the_tokens_after_the_context(run):
-    with pytest.warns(UserWarning, match=r"2 of 8 texts are longer than model\.max_length=16: their"):
+    with pytest.warns(
+        UserWarning, match=r"2 of 8 texts are longer than model\.max_length=16: their"
+    ):
         scored = score_items(run, ITEMS, 4)
     for item, found in zip(ITEMS, scored, strict=True):
         for number, choice in enumerate(item.choices):

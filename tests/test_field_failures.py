@@ -344,6 +344,12 @@ def test_equal_rows_of_a_table_are_all_read_and_their_order_is_told(tmp_path):
     assert left_out("text_classification", source) == []
 
 
+def test_a_log_with_a_field_twice_is_refused(tmp_path):
+    (tmp_path / "a-0.jsonl").write_text('{"step": 1, "val_loss": 2, "val_loss": 3}')
+    done = attempt("judge", f"--from={tmp_path}", "--base=a", "--margin=0.1")
+    refused(done, "a-0.jsonl, line 1: two fields are named 'val_loss'")
+
+
 def test_semicolons_between_sentences_are_no_commas(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("Hello, you;Hola\nBye;Adiós, tú\n")
@@ -519,7 +525,7 @@ def test_a_separator_that_ends_no_document_and_missing_files_are_told(tmp_path):
     (tmp_path / "a.txt").write_text("one <|end|>\ntwo <|end|>\n" * 99)
     source = {"data__source": str(tmp_path / "a.txt"), "data__document_separator": "<|end|>"}
     (remark,) = prepare(tiny_config(**source)).remarks
-    assert "'<|end|>': no line of the text equals it" in remark
+    assert remark == "data.document_separator='<|end|>': the text is one document"
 
 
 def test_word_vectors_are_counted(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.disk import visible
+from transformer_jax.data.sources.disk import unique_fields, visible
 from transformer_jax.data.sources.tables import number, read_table
 from transformer_jax.errors import InvalidInput, require, suggest
 from transformer_jax.studies.statistics import ALPHA, interval, paired_interval, paired_t
@@ -234,7 +234,9 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=unique_fields)
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}, line {line_number}: {error}") from error
         except (ValueError, RecursionError) as error:
             if line_number == len(lines) and not line.endswith("\n"):
                 return  # still being written

@@ -331,10 +331,8 @@ class Prepared:
         text = getattr(self.task, "splits", {}).get("train")
         is_one = len(getattr(text, "document_starts", ())) == 1
         if data.document_separator is not None and is_one:
-            remarks.append(
-                f"data.document_separator={data.document_separator!r}: no line of the text equals "
-                "it, so the text is one document"
-            )
+            separator = repr(data.document_separator)
+            remarks.append(f"data.document_separator={separator}: the text is one document")
         mask = self.config.model.mask
         is_own, is_own_mask = is_user_defined(data.task), is_user_defined(mask)
         if not is_own and not is_own_mask:

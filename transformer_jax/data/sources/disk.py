@@ -67,7 +67,7 @@ def json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line, object_pairs_hook=_object)
+                    row = json.loads(line, object_pairs_hook=unique_fields)
                 except InvalidInput as error:
                     raise InvalidInput(f"{path}: row {number}: {error}") from error
                 except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
@@ -77,7 +77,8 @@ def json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object as a dict; raises InvalidInput if two of its fields have one name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
