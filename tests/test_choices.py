@@ -145,6 +145,7 @@ def test_the_command_prints_accuracies_and_stores_items(tiny_run, tmp_path):
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--choices=none"), "no such file")
 
 
+@pytest.mark.filterwarnings("ignore:.*beginning is not read")
 @pytest.mark.oracle
 def test_the_harness_gives_the_same_scores_to_its_model_and_to_ours(tmp_path, monkeypatch):
     """lm-evaluation-harness with transformers and with our model: every choice to 1e-4."""

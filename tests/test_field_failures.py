@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -27,9 +28,11 @@ from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe
 from transformer_jax.studies.design import load_design
-from transformer_jax.studies.other_runs import RULE, arm_and_seed, read_scores
+from transformer_jax.studies.other_runs import RULE, arm_and_seed, read_curves, read_scores
 from transformer_jax.studies.scores import outcomes_of
 from transformer_jax.studies.tables import table_text
 from transformer_jax.training.loading import load_run
@@ -544,3 +547,141 @@ def test_the_scaling_of_anothers_pictures_is_told(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text("{}")
     with pytest.warns(UserWarning, match="preprocessor_config.json: not read; pictures are scaled"):
         config_from_huggingface(tmp_path)
+
+
+# ---------------------------------------------------------------- what stands beside, or is missing
+
+
+def test_caches_of_datasets_are_not_read_again(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"text": pa.array(["one"], pa.string_view())})
+    for name in ("data-00000-of-00001.arrow", "cache-0a1b.arrow"):
+        with (
+            pa.OSFile(str(tmp_path / name), "wb") as file,
+            pa.ipc.new_file(file, table.schema) as out,
+        ):
+            out.write(table)
+    text = load_text(str(tmp_path), "byte")
+    assert text.tokenizer.decode(text.stream[:]) == "one\n"
+    (remark,) = left_out("language_modelling", str(tmp_path))
+    assert "1 files are not read: cache-0a1b.arrow" in remark
+
+
+def test_a_comma_within_a_sentence_loses_nothing(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text('Hello, "Hola, amigo"\nBye, Adiós\n')
+    assert load_pairs(str(file)).rows == [("Hello", "Hola, amigo"), ("Bye", "Adiós")]
+    file.write_text("Bye,Adiós\nGood day, my friend,Buenos días\n")
+    with pytest.raises(InvalidInput, match="line 2: expected 2 columns at most"):
+        load_pairs(str(file))
+
+
+def test_quotes_that_a_tsv_file_doubles_are_refused(tmp_path):
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"She said ""hi"""\tpos\n')
+    with pytest.raises(InvalidInput, match="line 2: quotes have no special meaning"):
+        load_labelled_text(str(tmp_path / "a.tsv"))
+
+
+def test_indents_are_text_to_a_language_model(tmp_path):
+    (tmp_path / "a.csv").write_text('text\n"  return x"\n')
+    text = load_text(str(tmp_path / "a.csv"), "byte")
+    assert text.tokenizer.decode(text.stream[:]) == "  return x\n"
+
+
+def test_pictures_beside_the_classes_and_of_two_kinds_are_named(tmp_path):
+    folder_of_pictures(tmp_path, "a", "b")
+    Image.new("RGB", (4, 4)).save(tmp_path / "stray.png")
+    (remark,) = load_images(str(tmp_path)).remarks
+    assert "1 pictures lie beside the folders of the classes: stray.png" in remark
+    Image.new("L", (4, 4)).save(tmp_path / "b" / "1.png")
+    with pytest.raises(InvalidInput, match="make all of them grey, or coloured first"):
+        load_images(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case=True: expected False"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<x>"}}}, "'<x>'"),
+        ("added_tokens.json", {"<x>": 9}, "tokenizer.json lacks the added token '<x>'"),
+    ],
+)
+def test_files_beside_a_tokenizer_that_differ_are_refused(tmp_path, name, content, words):
+    library = pytest.importorskip("tokenizers")
+    made = library.Tokenizer(library.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    made.normalizer = library.normalizers.BertNormalizer(lowercase=False)
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).write_text("{}")
+    assert load_tokenizer(tmp_path / "tokenizer.json").vocab_size == 2
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(InvalidInput) as caught:
+        load_tokenizer(tmp_path / "tokenizer.json")
+    assert words in str(caught.value)
+
+
+def test_logs_of_every_spelling_are_read_or_refused(tmp_path):
+    line = "step {}: train loss 2, val loss {}\n"
+    (tmp_path / "a-0.LOG").write_text(line.format("750", 2) + line.format("1,000", 3))
+    (curve,) = read_curves([tmp_path]).values()
+    assert (curve.steps, curve.values) == ([750, 1000], [2.0, 3.0])
+    (tmp_path / "a-1.log.gz").write_bytes(gzip.compress(b"step 1"))
+    with pytest.raises(InvalidInput, match=r"a-1\.log\.gz: expected \.log, .* unpack it"):
+        read_curves([tmp_path])
+
+
+@pytest.mark.parametrize("arm", [None, float("nan"), " "])
+def test_rows_without_an_arm_are_refused(arm):
+    with pytest.raises(InvalidInput, match="row 2: the arm is empty"):
+        outcomes_of([{"arm": "a", "seed": 0, "value": 1}, {"arm": arm, "seed": 0, "value": 1}])
+
+
+@pytest.mark.oracle
+def test_event_files_that_restart_or_are_damaged_are_refused(tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    def write(suffix):
+        writer = EventFileWriter(str(tmp_path), filename_suffix=suffix)
+        for step in range(3):
+            value = Summary.Value(tag="val_loss", simple_value=float(step))
+            writer.add_event(Event(step=step, summary=Summary(value=[value])))
+        writer.close()
+
+    write(".a")
+    (file,) = tmp_path.iterdir()
+    (curve,) = read_curves([tmp_path], "val_loss").values()
+    assert curve.steps == [0, 1, 2]
+    write(".b")
+    with pytest.raises(InvalidInput, match="expected one run"):
+        read_curves([tmp_path], "val_loss")
+    content = bytearray(file.read_bytes())
+    content[-60] ^= 255
+    file.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"damaged: its last \d records cannot be read"):
+        read_curves([file], "val_loss")
+
+
+def test_a_name_with_an_underscore_is_in_the_legend():
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    axes.plot([0, 1], [0, 1], label="_relu")
+    axes.plot([0, 1], [1, 0])
+    plain_legend(axes)
+    assert [text.get_text().lstrip("\u200b") for text in axes.get_legend().get_texts()] == ["_relu"]
+
+
+def test_damaged_rows_of_a_run_are_told(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    file = tmp_path / "run" / "metrics.jsonl"
+    rows = RunDirectory(tmp_path / "run").metrics()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([b"\0" * 9 + b"\n", *lines[1:], b'{"step": 9']))
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: 1 damaged lines are left out"):
+        assert RunDirectory(tmp_path / "run").metrics() == rows[1:]
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RunDirectory("~/run").path == tmp_path / "run"

@@ -229,6 +229,34 @@ def test_one_file_of_weights_goes_before_an_index(tmp_path):
         from_huggingface(str(tmp_path))
 
 
+def test_folders_with_more_than_one_model_are_told_or_refused(tmp_path):
+    import torch
+    from safetensors.numpy import load_file, save_file
+
+    written(tmp_path, config_of("LlamaForCausalLM"), torch)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.warns(UserWarning, match="the adapter in it is not applied"):
+        from_huggingface(str(tmp_path))
+    arrays = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").rename(tmp_path / "best.safetensors")
+    save_file(arrays, tmp_path / "last.safetensors")
+    with pytest.raises(InvalidInput, match=r"last\.safetensors: its arrays are in .*best"):
+        from_huggingface(str(tmp_path))
+
+
+def test_layers_without_positions_may_be_all(tmp_path):
+    import torch
+
+    theirs = written(
+        tmp_path, config_of("SmolLM3ForCausalLM", no_rope_layers=[0, 0], pad_token_id=0), torch
+    )
+    model, params = from_huggingface(str(tmp_path))
+    tokens = np.random.default_rng(0).integers(0, 37, (2, 12))
+    expected = outputs(torch, theirs, {"input_ids": tokens})
+    atol = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(model.apply({"params": params}, tokens), expected, atol=atol)
+
+
 def test_classes_are_counted_and_other_problems_refused(tmp_path):
     import torch
 

@@ -187,9 +187,7 @@ def test_folders_of_pictures(tmp_path):
         load_images(str(tmp_path))
     Image.fromarray(np.zeros((5, 6), np.uint8)).save(odd)
     shutil.rmtree(tmp_path / "parts")
-    with pytest.raises(
-        InvalidInput, match=r"dog/2.png: \(5, 6, 1\).*resize all pictures to the same size"
-    ):
+    with pytest.raises(InvalidInput, match=r"dog/2.png: \(5, 6, 1\).*resize all pictures first"):
         load_images(str(tmp_path))
     odd.write_bytes(b"no picture")
     with pytest.raises(InvalidInput, match=r"dog/2.png: not a readable picture"):

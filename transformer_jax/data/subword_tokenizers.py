@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -177,6 +178,13 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
 
     _kind, _skips_special = "huggingface", True
 
+    @classmethod
+    def from_json(cls, state: dict) -> Self:
+        """Returns a tokenizer from the result of to_json, or from a model's folder."""
+        if folder := state.get("folder"):
+            _refuse_contradictions(folder, state["model"])
+        return super().from_json(state)
+
     def encode_whole(self, text: str) -> list[int]:
         """Returns the tokens of a text, with the special tokens that its tokenizer.json adds."""
         self.encode(text)  # refuses unknown characters
@@ -191,3 +199,22 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         """Returns the ID of the first of `names` that is a token, or None if none is."""
         found = [self._model.token_to_id(name) for name in names]
         return next((number for number in found if number is not None), None)
+
+
+def _refuse_contradictions(folder: Path, model: dict) -> None:
+    """Raises InvalidInput if files beside a tokenizer.json, which transformers obeys, differ."""
+    file, more = folder / "tokenizer_config.json", folder / "added_tokens.json"
+    stated = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    switches = {
+        "do_lower_case": (model.get("normalizer") or {}).get("lowercase"),
+        "add_prefix_space": (model.get("pre_tokenizer") or {}).get("add_prefix_space"),
+    }
+    for name, value in switches.items():
+        if value is not None and stated.get(name) not in (None, value):
+            told = f"{name}={stated[name]}: expected {value}, as in tokenizer.json"
+            raise InvalidInput(f"{file}: {told}; change one of the two")
+    added = [entry["content"] for entry in stated.get("added_tokens_decoder", {}).values()]
+    added += json.loads(more.read_text(encoding="utf-8")) if more.is_file() else []
+    has = {entry["content"] for entry in model.get("added_tokens", ())}
+    if lacking := [token for token in added if token not in has]:
+        raise InvalidInput(f"{folder}: tokenizer.json lacks the added token {lacking[0]!r}")

@@ -236,8 +236,8 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         if "kind" not in state and "model" in state:
-            state = {"kind": "huggingface", "model": state}
-        kind = state["kind"]
+            state = {"kind": "huggingface", "model": state, "folder": path.parent}
+        kind = str(state["kind"])
         if kind not in _KINDS and own and kind == f"{own.__module__}:{own.__name__}":
             return own.from_json(state["state"])
         return entry_of(_KINDS, kind).from_json(state)

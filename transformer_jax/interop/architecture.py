@@ -1,6 +1,7 @@
 """Architectures of Hugging Face transformers (theirs), matched to models of this package (ours)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,21 +143,16 @@ class Architecture(NamedTuple):
         return entries_of(self.table(model), model.depth, model.use_bias)
 
 
-class _Recorded(Mapping):
+class _Recorded(UserDict):
     """Settings that remember the names that were read."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.read = settings, set[str]()
+        self.read = set[str]()
+        super().__init__(settings)
 
-    def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return self.settings[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.settings)
-
-    def __len__(self) -> int:
-        return len(self.settings)
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
 
 
 def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:

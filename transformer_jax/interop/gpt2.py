@@ -108,9 +108,7 @@ def _gptj_table(model: Described) -> Table:
 
 
 _OPT_NAMES = NAMES_OF_TEXT | {
-    "mlp_dim": "ffn_dim",
-    "activation": "activation_function",
-    "dropout_rate": "dropout",
+    **{"mlp_dim": "ffn_dim", "activation": "activation_function", "dropout_rate": "dropout"},
     "attention_dropout_rate": "attention_dropout",
 }
 del _OPT_NAMES["norm_epsilon"]  # always 1e-5, as ours
@@ -129,24 +127,19 @@ def _opt_fields(settings: Settings) -> dict[str, Any]:
     }
 
 
-_OPT_BLOCK: Table = {
-    "block_#/attention_norm": "layers.#.self_attn_layer_norm",
-    "block_#/attention/query": "layers.#.self_attn.q_proj",
-    "block_#/attention/key": "layers.#.self_attn.k_proj",
-    "block_#/attention/value": "layers.#.self_attn.v_proj",
-    "block_#/attention/out": "layers.#.self_attn.out_proj",
-    "block_#/feed_forward_norm": "layers.#.final_layer_norm",
-    "block_#/feed_forward/up": "layers.#.fc1",
-    "block_#/feed_forward/down": "layers.#.fc2",
-}
-
-
 def _opt_table(model: Described) -> Table:
     return {
         "token_embedding": "embed_tokens",
         # Their positions begin with two rows for padding, which no token reads.
         "positions": ("embed_positions", rows_from(2)),
-        **_OPT_BLOCK,
+        "block_#/attention_norm": "layers.#.self_attn_layer_norm",
+        "block_#/attention/query": "layers.#.self_attn.q_proj",
+        "block_#/attention/key": "layers.#.self_attn.k_proj",
+        "block_#/attention/value": "layers.#.self_attn.v_proj",
+        "block_#/attention/out": "layers.#.self_attn.out_proj",
+        "block_#/feed_forward_norm": "layers.#.final_layer_norm",
+        "block_#/feed_forward/up": "layers.#.fc1",
+        "block_#/feed_forward/down": "layers.#.fc2",
         **({"final_norm": "final_layer_norm"} if model.wiring == "pre" else {}),
         **output_layer(model),
     }

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     **vit.ROWS,
     **bart.ROWS,
 }
+_INDEX = "model.safetensors.index.json"
 # Fields that affect training or speed, but not what a model computes.
 _OF_TRAINING = (
     *("dropout_rate", "attention_dropout_rate", "stochastic_depth", "init_std"),
@@ -77,6 +78,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
     if hasattr(model_or_path, "state_dict"):
         origin = type(model_or_path).__name__
         config = model_or_path.config.to_dict() | {"architectures": [origin]}
+        config["quantization_config"] = None  # the arrays in memory count
         state = {name: _numbers(tensor) for name, tensor in model_or_path.state_dict().items()}
     else:
         folder, origin = folder_of(model_or_path), str(model_or_path)
@@ -87,7 +89,8 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
     expected = {entry.their_name for entry in entries}
     state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
     for constant, values in row.constants(model).items():
-        if constant in state and not _are_close(state.pop(constant), values):
+        theirs = state.pop(constant, values)
+        if theirs.shape != values.shape or not np.allclose(theirs, values, atol=1e-3):
             raise InvalidInput(f"{origin}: {constant} differs from the values that {name} fixes")
     _refuse_names("arrays", set(state), expected, origin)
     if whole := sorted(name for name, array in state.items() if array.dtype.kind != "f"):
@@ -257,10 +260,6 @@ def _refuse_names(what: str, names: set[str], expected: set[str], origin: str) -
         )
 
 
-def _are_close(array: np.ndarray, other: np.ndarray) -> bool:
-    return array.shape == other.shape and np.allclose(array, other, atol=1e-3)
-
-
 def _few(names: list[str]) -> str:
     shown = ", ".join(names[:6]) or "none"
     return f"{shown}, ..." if len(names) > 6 else shown
@@ -372,6 +371,8 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     files = _files_of(folder)
     if not files:
         raise InvalidInput(f"{folder}: no .safetensors file; .bin files are not supported")
+    if (folder / "adapter_config.json").is_file():
+        warnings.warn(f"{folder}: the adapter in it is not applied", stacklevel=3)
     state: dict[str, np.ndarray] = {}
     for file in files:
         try:
@@ -380,6 +381,8 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
             is_pointer = file.is_file() and file.stat().st_size < 1000
             hint = "; a pointer of git-lfs? Fetch the file: git lfs pull" if is_pointer else ""
             raise InvalidInput(f"{file}: not readable: {error}{hint}") from error
+        if len(state) + len(arrays) > len(state | arrays) and not (folder / _INDEX).is_file():
+            raise InvalidInput(f"{file}: its arrays are in {files[0]} too; remove one of the two")
         for name, array in arrays.items():
             is_half = array.dtype.kind not in "iub" and array.dtype.itemsize < 4
             state[name] = array.astype(np.float32) if is_half else array
@@ -388,7 +391,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 def _files_of(folder: Path) -> list[Path]:
     """Returns a folder's weight files: like transformers, one for all before those of an index."""
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    whole, index = folder / "model.safetensors", folder / _INDEX
     if whole.is_file() or not index.is_file():
         return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
     try:

@@ -87,6 +87,8 @@ def _smollm3_fields(settings: Settings) -> dict[str, Any]:
     letters = "".join("R" if turns else "N" for turns in turned)
     if len(letters) != depth:
         raise InvalidInput(f"config.json: no_rope_layers={turned}: expected {depth} layers")
+    if "R" not in letters:
+        return llama_fields(settings, {}) | {"position": "none"}
     layered = {"layers": letters, "layer_types": {"N": {"position": "none"}}}
     return llama_fields(settings) | (layered if "N" in letters else {})
 

@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import traceback
+import warnings
 from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +72,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         """Creates no files yet."""
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.step = 0
         self._is_running = False  # whether this launch has written `running`
 
@@ -241,10 +242,16 @@ class RunDirectory:
         return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
     def metrics(self) -> list[dict]:
-        """Returns the rows of metrics.jsonl; incomplete lines are left out."""
+        """Returns the rows of metrics.jsonl; an incomplete last line is left out.
+
+        Warns of others, which are damaged.
+        """
         path = self.file("metrics.jsonl")
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        return [row for row in rows_of(text) if isinstance(row.get("step"), int)]
+        rows = [row for row in rows_of(text) if isinstance(row.get("step"), int)]
+        if (lost := text.count("\n") - len(rows)) > 0:
+            warnings.warn(f"{path}: {lost} damaged lines are left out", stacklevel=2)
+        return rows
 
     def _text(self, name: str) -> str:
         try:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,9 @@ def _figure(curves: Iterable[tuple[Sequence[Mapping], str, dict]], ylabel: str) 
 
 
 def plain_legend(axes: Any, **place: Any) -> None:
-    """Adds a legend with the names of the lines, in which `$` is an ordinary character."""
+    """Adds a legend with the names of the lines, in which `$` and a first `_` are ordinary."""
+    for line in axes.get_lines():
+        if (name := str(line.get_label())).startswith("_") and not re.match(r"_child\d+$", name):
+            line.set_label(f"\N{ZERO WIDTH SPACE}{name}")  # matplotlib leaves out _names
     for text in axes.legend(frameon=False, **place).get_texts():
         text.set_parse_math(False)

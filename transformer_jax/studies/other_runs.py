@@ -29,9 +29,9 @@ RULE = (
 
 # Lines of logs -> the name of what they state
 _LOGS = {
-    "nanoGPT": (r"step (?P<step>\d+): train loss \S+, val loss (?P<value>\S+)", "val_loss"),
-    "modded-nanogpt": (r"step:(?P<step>\d+)/\d+ val_loss:(?P<value>\S+)", "val_loss"),
-    "nanochat": (r"Step (?P<step>\d+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
+    "nanoGPT": (r"step (?P<step>[\d,]+): train loss \S+, val loss (?P<value>\S+)", "val_loss"),
+    "modded-nanogpt": (r"step:(?P<step>[\d,]+)/[\d,]+ val_loss:(?P<value>\S+)", "val_loss"),
+    "nanochat": (r"Step (?P<step>[\d,]+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
 }
 _NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # Names under which logs and configs state the data that a run is evaluated on
@@ -146,7 +146,11 @@ def _files_in(folder: Path) -> list[Path]:
     of_wandb = sorted({path.resolve() for path in found if path.suffix == ".wandb"})
     near = {above for path in of_wandb for above in (path.parent, path.parent.parent)}
     near = {above for above in near if re.match(r"(offline-)?run-|wandb$", above.name)}
-    others = (path for path in found if path.suffix in endings or _is_events(path))
+    if packed := [path for path in found if path.stem.lower().endswith(endings)]:
+        raise InvalidInput(
+            f"{packed[0]}: expected {', '.join(endings)}; unpack it, or move it away"
+        )
+    others = (p for p in found if p.suffix.lower() in endings or _is_events(p))
     placed = ((path, path.parent.resolve()) for path in others)  # a log may be a link itself
     return [path for path, at in placed if not near & {at, *at.parents}] + of_wandb
 
@@ -168,13 +172,15 @@ def _points_of(
         points: list[tuple[int, float]] = []
         for file in events:  # each later one continues the run, or repeats its end
             new = _of_events(file, metric)
+            if points and new[0][0] <= points[0][0]:
+                raise InvalidInput(f"{file}: it begins as {events[0].name} does; expected one run")
             points = [(step, value) for step, value in points if step < new[0][0]] + new
         yield _name_of(path), points
     elif path.suffix == ".wandb":
         yield _of_wandb(path, metric)
-    elif path.suffix == ".csv":
+    elif path.suffix.lower() == ".csv":
         yield from _of_export(path, metric)
-    elif path.suffix == ".jsonl":
+    elif path.suffix.lower() == ".jsonl":
         yield _name_of(path), _of_rows(path, _json_rows(path), metric)
     else:
         yield _name_of(path), _of_log(path, metric)
@@ -202,7 +208,8 @@ def _of_log(path: Path, metric: str | None) -> list[tuple[int, float]]:
                 if (match := re.search(pattern, line)) and metric in (None, name):
                     where = f"{path}, line {line_number}: {name}"
                     value = number(match["value"], where)
-                    found.setdefault(name, []).append((int(match["step"]), value))
+                    step = int(match["step"].replace(",", ""))
+                    found.setdefault(name, []).append((step, value))
     if not found:
         raise InvalidInput(
             f"{path}: no line of {', '.join(_LOGS)} with {metric or 'a validation loss'}; expected "
@@ -282,11 +289,17 @@ def _of_events(path: Path, metric: str | None) -> list[tuple[int, float]]:
     from tensorboard.util.tensor_util import make_ndarray
 
     points: dict[str, list[tuple[int, float]]] = {}
+    content, at, left = path.read_bytes(), 0, 0
+    while at + 12 <= len(content) and (at := at + 16 + struct.unpack_from("<Q", content, at)[0]):
+        left += at <= len(content)  # whole records: length, checksum, data, checksum
     for event in EventFileLoader(str(path)).Load():  # the whole records of a file being written
+        left -= 1
         for value in event.summary.value:
             array = make_ndarray(value.tensor) if value.HasField("tensor") else None
             if array is not None and array.size == 1 and array.dtype.kind in "fiu":
                 points.setdefault(value.tag, []).append((event.step, float(array.reshape(()))))
+    if left:
+        raise InvalidInput(f"{path}: damaged: its last {left} records cannot be read")
     if not points:
         raise InvalidInput(f"{path}: no scalar in this event file")
     return points[_chosen(path, points, metric)]

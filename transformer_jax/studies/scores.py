@@ -159,6 +159,8 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
                     f"scores: row {number} has no {column!r}{suggest(column, map(str, row))}; "
                     f"expected {', '.join(_COLUMNS)}, and optionally diverged"
                 )
+        if row["arm"] is None or row["arm"] != row["arm"] or not str(row["arm"]).strip():
+            raise InvalidInput(f"scores: row {number}: the arm is empty")
         arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
         if seed in outcomes.setdefault(arm, {}):
             raise InvalidInput(

@@ -107,7 +107,7 @@ class Study:
 
     def __init__(self, path: str | Path) -> None:
         """Reads study.json, if there is one."""
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.record: dict[str, Any] = {}
         self._looks = AppendedRows(self.path, "looks.jsonl")
         file = inside(self.path, "study.json")

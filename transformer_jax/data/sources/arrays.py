@@ -280,6 +280,11 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
         raise InvalidInput(f"{parts[0]}: expected the name of a class in UTF-8, got {unnamed[0]!r}")
     arrays: dict[str, Any] = {"classes": classes}
     for part in parts:
+        if loose := [
+            file for file in sorted(part.iterdir()) if file.is_file() and _is_picture(file)
+        ]:
+            beside = f"{len(loose):,} pictures lie beside the folders of the classes"
+            remarks.append(f"{part}: {beside}: {loose[0].name}, ...")
         others = _folders_in(part) - set(classes)
         if others:
             raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
@@ -298,9 +303,11 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
         pictures = [_read_picture(file) for _, file in found]
         for (_, file), picture in zip(found, pictures, strict=True):
             if picture.shape != pictures[0].shape:
+                same = picture.shape[:2] == pictures[0].shape[:2]
+                remedy = "make all of them grey, or coloured" if same else "resize all pictures"
                 raise InvalidInput(
                     f"{file}: {picture.shape} (height, width, channels), but {found[0][1]} has "
-                    f"{pictures[0].shape}; resize all pictures to the same size first"
+                    f"{pictures[0].shape}; {remedy} first"
                 )
         prefix = f"{part.name}_" if len(parts) > 1 else ""
         arrays[f"{prefix}images"] = np.stack(pictures)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.sources.disk import HELD_OUT, json_rows, words_of
+from transformer_jax.data.sources.disk import HELD_OUT, TRAINING, is_cache, json_rows, words_of
 from transformer_jax.data.sources.files import find_files
 from transformer_jax.data.sources.shards import ShardedTokens
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
@@ -29,7 +29,7 @@ _PART, _PARTS = 1 << 20, 256
 
 def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
     """Returns the files of a folder, which are of one kind and not of several splits."""
-    files = find_files(source, "text", *endings)
+    files = [file for file in find_files(source, "text", *endings) if not is_cache(file)]
     words = words_of(source, files)
     kinds = {next(end[1:] for end in endings if path.name.lower().endswith(end)) for path in files}
     if len(kinds) > 1:
@@ -38,7 +38,7 @@ def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
             f"data.source={source}: the folder has {listed} files; expected one kind"
         )
     held_out = words & HELD_OUT
-    if held_out and "train" in words:
+    if held_out and words & TRAINING:
         raise InvalidInput(
             f"data.source={source}: the folder has files named train and {min(held_out)}; give one "
             "of them, and the other as data.validation_source"
@@ -114,7 +114,8 @@ def _refuse_other_column(path: Path, field: str, schema: Any) -> None:
         raise InvalidInput(f"{path}: two columns are named {field!r}")
     kind = kinds[field]
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(value) or pa.types.is_large_string(value)):
+    kinds_of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if not any(is_text(value) for is_text in kinds_of_text):
         texts = [name for name, other in kinds.items() if pa.types.is_string(other)]
         raise InvalidInput(
             f"{path}: data.text_field={field}: the column holds {kind}; expected a column of "

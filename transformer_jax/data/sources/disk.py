@@ -15,7 +15,8 @@ from transformer_jax.errors import InvalidInput
 # Byte order marks -> the encodings that begin with them
 _MARKS = {codecs.BOM_UTF32: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\3\4": "zip"}
-HELD_OUT = frozenset({"val", "valid", "validation", "test", "dev"})  # words for other splits
+TRAINING = frozenset({"train", "training"})  # words in the names of files
+HELD_OUT = frozenset(["val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"])
 
 
 def words_of(folder: str, files: Iterable[Path]) -> set[str]:
@@ -41,6 +42,11 @@ def visible(folder: Path) -> Iterator[Path]:
         folders[:] = [] if real in seen else [f for f in folders if not f.startswith(".")]
         yield from (Path(root) / n for n in names if real not in seen and not n.startswith("."))
         seen.add(real)
+
+
+def is_cache(file: Path) -> bool:
+    """Returns whether a file is one that datasets keeps beside its data, e.g. after map()."""
+    return file.name.startswith("cache-") and file.suffix == ".arrow"
 
 
 def how_to_convert(path: Path) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from transformer_jax.data.sources.disk import visible
+from transformer_jax.data.sources.disk import is_cache, visible
 from transformer_jax.data.sources.files import TABLES, OwnSource
 from transformer_jax.data.sources.text import TEXTS
 from transformer_jax.errors import InvalidInput
@@ -58,7 +58,7 @@ def left_out(task: str, source: str) -> list[str]:
         total = re.search(r"#-of-(\d+)", name)
         if total and count < int(total[1]):
             missing.append(f"{source}: {count:,} of {int(total[1]):,} files {name} are there")
-    names = [name for name in found if not name.lower().endswith(endings)]
+    names = [n for n in found if not n.lower().endswith(endings) or is_cache(Path(n))]
     told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     read = ", ".join(endings[:5])
     unread = f"{source}: {len(names):,} files are not read: {told} (only {read} ...)"

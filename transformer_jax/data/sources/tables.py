@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.data.order import place_of
-from transformer_jax.data.sources.disk import HELD_OUT, words_of
+from transformer_jax.data.sources.disk import HELD_OUT, TRAINING, words_of
 from transformer_jax.data.sources.files import TABLES, OwnSource, find_files, lines_of
 from transformer_jax.errors import InvalidInput
 
@@ -46,11 +46,16 @@ def load_pairs(source: str) -> Pairs:
     what = "a sentence and its translation, (str, str)"
     rows = list(source.rows(what, 2)) if isinstance(source, OwnSource) else []
     for path in _tables(source, "pairs"):
-        numbered = list(_rows(path))
+        numbered = list(_rows(path, skips_space=True))
         rest = {",".join(columns).count(";") for _, columns in numbered}
         if rest == {1} and _separator(path) == "a comma":
             raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
         for line, columns in numbered:
+            if len(columns) > (most := max(2, len(numbered[0][1]))):
+                raise InvalidInput(
+                    f"{path}: line {line}: expected {most} columns at most, like the first row, "
+                    f"got {_shorten(columns)}"
+                )
             pair = tuple(column.strip() for column in columns[:2])
             if len(pair) < 2 or "" in pair:
                 raise InvalidInput(
@@ -98,7 +103,7 @@ def _tables(source: str, kind: str) -> list[Path]:
     for file in files:
         if not file.name.lower().endswith(TABLES):
             raise InvalidInput(f"{file}: expected a file that ends with {' or '.join(TABLES)}")
-        if len(files) > 1 and words_of(source, [file]) & {"train", *HELD_OUT}:
+        if len(files) > 1 and words_of(source, [file]) & (TRAINING | HELD_OUT):
             raise InvalidInput(
                 f"{file}: a folder's files are read as one table and split by data.splits; "
                 f"give one file, or rename {file.name}"
@@ -112,11 +117,13 @@ def read_texts(path: Path) -> list[str]:
     The order is that of the random numbers in `split_by_key` with seed 0. So the first fraction of
     the texts is the train split of that fraction, except for a few texts at the border.
     """
-    texts = [text for (text,) in _columns(path, "text")]
+    texts = [text for (text,) in _columns(path, "text", strips=False)]
     return sorted(texts, key=lambda text: place_of(text, 0))
 
 
-def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str, ...]]:
+def _columns(
+    path: Path, *names: str, optional: str = "", strips: bool = True
+) -> Iterator[tuple[str, ...]]:
     """Yields the named columns of each row; the optional one, if present, comes second."""
     numbered = _rows(path)
     _, header = next(numbered, (0, []))
@@ -139,18 +146,25 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
         if "" in values:
             name = names[values.index("")]
             raise InvalidInput(f"{path}: line {line}: the {name} is empty")
-        yield values
+        yield values if strips else tuple(columns[place] for place in places)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, skips_space: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yields each row's line number and fields; quotes have no special meaning in TSV."""
     is_tsv = path.name.lower().removesuffix(".gz").endswith(".tsv")
-    dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
+    dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    if not is_tsv:
+        dialect = {"strict": True, "skipinitialspace": skips_space}
     # Excel begins with a byte order mark, which would make a quoted first field an unquoted one.
     lines = (line if n else line.removeprefix("\ufeff") for n, line in enumerate(lines_of(path)))
     reader = csv.reader(lines, **dialect)
     try:
         for columns in reader:
+            if is_tsv and any(len(c) > 2 and c[0] == c[-1] == '"' and '""' in c for c in columns):
+                raise InvalidInput(
+                    f"{path}: line {reader.line_num}: quotes have no special meaning in .tsv; "
+                    "write the text as it is, or a .csv file"
+                )
             if columns:
                 yield reader.line_num, columns
     except csv.Error as error:
