@@ -13,13 +13,14 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import ROOT, attempt, refused, tiny_config, user_environment
+from tests.conftest import ROOT, attempt, random_params, refused, tiny_config, user_environment
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.folders import left_out
@@ -27,7 +28,7 @@ from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import load_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.models import Decoder
+from transformer_jax.models import Decoder, Encoder
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe
@@ -685,3 +686,41 @@ def test_damaged_rows_of_a_run_are_told(tiny_run, tmp_path):
 def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert RunDirectory("~/run").path == tmp_path / "run"
+
+
+def test_a_head_is_matched_by_the_names_of_classes(tiny_run):
+    """The same names in another order are turned; other names begin anew."""
+    from transformer_jax.training import warm_start
+
+    model = Encoder.of(vocab_size=9, max_length=8, width=16, depth=1, num_heads=2, num_classes=2)
+    theirs, own = (random_params(model, seed=seed) for seed in (1, 2))
+    initial = SimpleNamespace(weights="there", word_vectors=None)
+    for classes, order in ((("a", "b"), [0, 1]), (("b", "a"), [1, 0]), (("a", "c"), None)):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(warm_start, "_read_weights", lambda *_: (model, theirs, ["a", "b"]))
+            task = SimpleNamespace(tokenizer=None, classes=classes)
+            params, (remark,) = warm_start.start_from(model, own, initial, task)
+        expected = (
+            own["head"]
+            if order is None
+            else {n: a[..., np.array(order)] for n, a in theirs["head"].items()}
+        )
+        jax.tree.map(np.testing.assert_array_equal, params["head"], expected)
+        assert ("new: head" in remark) == (order is None)
+
+
+@pytest.mark.parametrize("name", ["a[v2]", "a\\b"])
+def test_a_path_that_checkpoints_cannot_have_is_refused(tmp_path, name):
+    for verb, arms in (("train", ()), ("ablate", ("--arm=model.depth=1,2", "--seeds=2"))):
+        done = attempt(verb, "--config=configs/tiny.py", f"--workdir={tmp_path / name}", *arms)
+        refused(done, "expected a path without")
+
+
+def test_colours_in_a_log_hide_no_value(tmp_path):
+    plain, coloured = (
+        "step 1: train loss 2, val loss 2\n",
+        "step \033[1m2\033[0m: train loss 2, val loss \033[1m3\033[0m\n",
+    )
+    (tmp_path / "a-0.log").write_text(plain + coloured)
+    (curve,) = read_curves([tmp_path]).values()
+    assert (curve.steps, curve.values) == ([1, 2], [2.0, 3.0])

@@ -148,7 +148,11 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ("OPTForCausalLM", {"enable_bias": False}, "enable_bias=False: expected True"),
         ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even integer, at most 8"),
         ("GPTJForCausalLM", {"rotary_dim": None}, "rotary_dim=None"),
-        ("MarianMTModel", {"decoder_vocab_size": 50}, "decoder_vocab_size=50: expected vocab_size"),
+        (
+            "MarianMTModel",
+            {"decoder_vocab_size": 50},
+            "decoder_vocab_size=50: expected vocab_size 37",
+        ),
         ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_e"),
         (
             "Phi3ForCausalLM",

@@ -358,7 +358,7 @@ def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypa
     run = load_run("someone/tiny")
     assert run.sample("ROMEO:", num_tokens=5, temperature=0)
     own = drawn(run.model, 3)
-    params, remarks = start_from(run.model, own, config.initial, run.tokenizer)
+    params, remarks = start_from(run.model, own, config.initial, run)
     assert remarks[0].startswith("weights of someone/tiny: ")
     assert set(asked) == {("someone/tiny", None)}
     for revision in ("v1.0", "refs/pr/3", "0123456789" * 4):

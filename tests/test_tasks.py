@@ -395,7 +395,7 @@ def start_of(config):
     """The parameters that a run begins with, in place of compiled draws simple ones."""
     prepared = prepare(config)
     drawn = random_params(prepared.model)
-    return start_from(prepared.model, drawn, config.initial, prepared.task.tokenizer)[0], drawn
+    return start_from(prepared.model, drawn, config.initial, prepared.task)[0], drawn
 
 
 @pytest.mark.usefixtures("one_program")

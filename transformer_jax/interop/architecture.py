@@ -62,7 +62,6 @@ class Architecture(NamedTuple):
       table: Function from our model to the names and layouts of all arrays.
       prefix: Prefix of their array names in the body, in a model with a head.
       heads: Prefixes of their array names outside the body.
-      defaults: Default values of settings that their file may leave out.
       required: Values that their settings must have, since our model allows no others.
       not_read: Names of arrays that our model does not use; * stands for any part.
       tied: Name of the array that a copy must equal, by name of the copy.
@@ -82,7 +81,6 @@ class Architecture(NamedTuple):
     table: Callable[[Any], Table]
     prefix: str
     heads: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = {}
     required: Mapping[str, Any] = {}
     not_read: tuple[str, ...] = ()
     tied: Mapping[str, str] = {}
@@ -104,7 +102,7 @@ class Architecture(NamedTuple):
         return self._model_for(self._completed(settings))
 
     def _completed(self, settings: Settings) -> dict[str, Any]:
-        settings = {**DEFAULTS.get(self.model_type, {}), **self.defaults, **settings}
+        settings = {**DEFAULTS.get(self.model_type, {}), **settings}
         for second, first in ALIASES.get(self.model_type, {}).items():
             if settings.get(second) is not None:
                 settings[first] = settings[second]

@@ -71,11 +71,9 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _marian_fields(settings: Settings) -> dict[str, Any]:
-    target, source = settings.get("decoder_vocab_size"), settings["vocab_size"]
-    if target not in (None, source):
-        raise InvalidInput(
-            f"config.json: decoder_vocab_size={target}: expected vocab_size, {source}"
-        )
+    other, size = settings.get("decoder_vocab_size"), settings["vocab_size"]
+    if other not in (None, size):
+        raise InvalidInput(f"config.json: decoder_vocab_size={other}: expected vocab_size {size}")
     return {
         **_fields(settings),
         **{"position": "sinusoidal", "position_options": {"rms": 0.5**0.5, "in_halves": True}},

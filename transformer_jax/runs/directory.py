@@ -162,6 +162,8 @@ class RunDirectory:
             ) from error
         try:
             str(self.path).encode()
+            if found := set("[]\\") & set(str(self.path.absolute())):  # orbax fails on them
+                raise InvalidInput(f"{flag}={self.path}: expected a path without {min(found)}")
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self.file(".lock").open("a+")
         except OSError as error:

@@ -204,6 +204,7 @@ def _of_log(path: Path, metric: str | None) -> list[tuple[int, float]]:
     found: dict[str, list[tuple[int, float]]] = {}
     with path.open(encoding="utf-8", errors="replace", newline=None) as file:
         for line_number, line in enumerate(file, start=1):
+            line = re.sub(r"\x1b\[[\d;]*m", "", line)  # colours
             for pattern, name in _LOGS.values():
                 if (match := re.search(pattern, line)) and metric in (None, name):
                     where = f"{path}, line {line_number}: {name}"
@@ -420,11 +421,6 @@ def arm_and_seed(name: str, rule: str) -> tuple[str, int] | None:
     return (match["arm"] or "runs", int(match["seed"])) if is_found else None
 
 
-def ends_at(curve: Curve, at: int | None) -> int:
-    """Returns the update at which a run is compared: `at`, or its last one if that is None."""
-    return curve.steps[-1] if at is None else at
-
-
 def common_end(curves: Mapping[str, Curve]) -> int | None:
     """Returns the last update at which all runs have a value, if some end later; else None.
 
@@ -467,7 +463,7 @@ def rows_of_curves(
         if at is not None and at not in curve.steps:
             near = min(curve.steps, key=lambda step: abs(step - at))
             raise InvalidInput(f"{curve.source}: run {name!r} has no value at {at}, nearest {near}")
-        step = ends_at(curve, at)
+        step = end = curve.steps[-1] if at is None else at
         value = curve.values[curve.steps.index(step)]
         if target is not None:
             sign = -1 if larger_is_better else 1
@@ -479,9 +475,9 @@ def rows_of_curves(
         reached = target is None or sign * value <= sign * target
         shown = f"{step:,}" if reached else f"never (ends at {step:,})"
         lines.append([name, arm, str(seed), shown, f"{value:.6g}", str(len(curve.steps))])
-        if math.isnan(curve.values[curve.steps.index(ends_at(curve, at))]):
+        if math.isnan(curve.values[curve.steps.index(end)]):
             diverged.append(name)
-        ends.setdefault(ends_at(curve, at), []).append(name)
+        ends.setdefault(end, []).append(name)
     warnings = [*_warnings(rows, ends), *_other_data(curves)]
     warnings += [f"diverged: {', '.join(diverged)} ends with nan"] * bool(diverged)
     return Imported(rows, lines, warnings)

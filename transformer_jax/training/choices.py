@@ -180,11 +180,8 @@ def _tokens_of(
 def tell_cut(count: int, total: int, most: int) -> None:
     """Warns of texts whose beginning a model does not read, if there are any."""
     if count:
-        warnings.warn(
-            f"{count:,} of {total:,} texts are longer than model.max_length={most}: their "
-            "beginning is not read",
-            stacklevel=3,
-        )
+        what = f"{count:,} of {total:,} texts are longer than model.max_length={most}"
+        warnings.warn(f"{what}: their beginning is not read", stacklevel=3)
 
 
 def _score(run: "Run", pairs: Sequence[tuple[list[int], int]], rows: int) -> tuple[Any, Any]:

@@ -197,12 +197,12 @@ class Prepared:
             return state, []
         from transformer_jax.training.warm_start import start_from
 
-        drawn, tokenizer = self.unstacked(state), self.task.tokenizer
+        drawn = self.unstacked(state)
         # With adapters, the weights are those of the model, which the state holds.
         own = {name: drawn.state[name] for name in ("base", "scale") if name in drawn.state}
         others = {name: part for name, part in drawn.state.items() if name not in own}
         whole = with_state(own.get("base", drawn.params), others)
-        whole, remarks = start_from(self.model, whole, config.initial, tokenizer, self.allow)
+        whole, remarks = start_from(self.model, whole, config.initial, self.task, self.allow)
         variables = variables_of(whole)
         params, held = variables["params"], variables.get("state", {})
         if own:

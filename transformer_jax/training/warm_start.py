@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface
+from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, read_settings
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 from transformer_jax.paths import by_path
@@ -47,36 +47,37 @@ def start_from(
     model: Any,
     params: Any,
     initial: ConfigDict,
-    tokenizer: Tokenizer | None,
+    task: Any,
     allow: Collection[str] = (),
 ) -> tuple[Any, list[str]]:
     """Returns `params` with values replaced by weights that a config names, and remarks on these.
 
-    `params` are freshly drawn; `initial` is the config's section of that name; `tokenizer` is that
-    of the task. The modules `allow` may be imported for a run that holds the weights.
+    `params` are freshly drawn; `initial` is the config's section of that name; `task` may have a
+    tokenizer and classes. The modules `allow` may be imported for a run that holds the weights.
 
     Raises:
       InvalidInput: Weights or vectors cannot be read, or do not match the model.
     """
     remarks = []
     if initial.weights is not None:
-        params, remark = _from_weights(model, params, initial.weights, tokenizer, allow)
+        params, remark = _from_weights(model, params, initial.weights, task, allow)
         remarks.append(remark)
     if initial.word_vectors is not None:
-        params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
+        params, remark = _from_word_vectors(params, initial.word_vectors, task.tokenizer)
         remarks.append(remark)
     return params, remarks
 
 
 def _from_weights(
-    model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
+    model: Any, params: Any, path: str, task: Any, allow: Collection[str]
 ) -> tuple[Any, str]:
     """Returns `params` with values replaced by the stored arrays at the same paths, and a remark.
 
-    Arrays of equal shapes may belong to different computations, e.g. with two heads or four, or
-    with norms before or after layers. So fields that do not affect shapes must be equal too.
+    A head is matched by the names of classes. Arrays of equal shapes may belong to different
+    computations, e.g. with two heads or four, so fields that affect no shape must be equal too.
     """
-    their_model, their_params = _read_weights(path, tokenizer, allow)
+    tokenizer, classes = getattr(task, "tokenizer", None), getattr(task, "classes", ())
+    their_model, their_params, named = _read_weights(path, tokenizer, allow)
 
     def refuse(why: str, lines: Sequence[str] = ()) -> NoReturn:
         raise InvalidInput("\n".join([f"initial.weights={path}: {why}", *lines]))
@@ -91,7 +92,11 @@ def _from_weights(
     if stored_tokenizer and tokenizer and fingerprint(stored_tokenizer) == fingerprint(tokenizer):
         cut = _without_spare_rows(own, given)
     given |= cut
-    if any(own[n].shape != given[n].shape for n in _HEAD if n in own and n in given):
+    is_other = bool(named and classes) and sorted(named) != sorted(classes)
+    if named and classes and not is_other:
+        order = np.array([named.index(name) for name in classes])
+        given |= {n: given[n][..., order] for n in _HEAD if n in given}
+    if is_other or any(own[n].shape != given[n].shape for n in _HEAD if n in own and n in given):
         given = {name: array for name, array in given.items() if name not in _HEAD}  # new classes
     shared = [name for name in own if name in given]
     in_part = {name.rpartition("/")[0] for name in shared} - {""}  # modules given in part or whole
@@ -193,19 +198,22 @@ def _unseen_in_shapes(model: Any) -> dict[str, Any]:
 
 def _read_weights(
     path: str, tokenizer: Tokenizer | None, allow: Collection[str]
-) -> tuple[Any, Any]:
-    """Returns the model to which stored weights belong, and its parameters."""
+) -> tuple[Any, Any, list[str]]:
+    """Returns the model to which stored weights belong, its parameters, and its classes' names."""
     if not (Path(path) / "checkpoints").is_dir():
         from transformer_jax.interop import from_huggingface
 
-        return from_huggingface(path)
+        labels = read_settings(folder_of(path)).get("id2label")
+        labels = labels if isinstance(labels, dict) else {}
+        names = [str(labels.get(str(n), f"LABEL_{n}")) for n in range(len(labels))]
+        return *from_huggingface(path), [n for n in names if n != f"LABEL_{names.index(n)}"]
     run = load_run(path, say=lambda text: None, allow=allow)
     if run.tokenizer and tokenizer and fingerprint(run.tokenizer) != fingerprint(tokenizer):
         raise InvalidInput(
             f"initial.weights={path}: trained with a different tokenizer; set "
             f"data.tokenizer={Path(path) / 'tokenizer.json'}"
         )
-    return run.model, run.params
+    return run.model, run.params, list(run.classes)
 
 
 def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
