@@ -40,7 +40,7 @@ def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
 
     def start(ours, theirs):
         given = jax.tree.map(lambda array: array + 1, drawn(theirs))
-        monkeypatch.setattr(warm_start, "_read_weights", lambda *_: (theirs, given))
+        monkeypatch.setattr(warm_start, "_read_weights", lambda *_: (theirs, given, []))
         own = drawn(ours)
         taken, _ = warm_start.start_from(ours, own, config.initial, None)
         jax.tree.map(np.testing.assert_array_equal, taken, given)
