@@ -24,9 +24,11 @@ from tests.conftest import ROOT, attempt, random_params, refused, tiny_config, u
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.folders import left_out
+from transformer_jax.data.sources.shards import write_shards
+from transformer_jax.data.sources.stream import Piece
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
 from transformer_jax.data.sources.text import load_text
-from transformer_jax.data.tokenizers import load_tokenizer
+from transformer_jax.data.tokenizers import ByteTokenizer, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
 from transformer_jax.runs.directory import RunDirectory
@@ -529,7 +531,7 @@ def test_a_separator_that_ends_no_document_and_missing_files_are_told(tmp_path):
     (tmp_path / "a.txt").write_text("one <|end|>\ntwo <|end|>\n" * 99)
     source = {"data__source": str(tmp_path / "a.txt"), "data__document_separator": "<|end|>"}
     (remark,) = prepare(tiny_config(**source)).remarks
-    assert remark == "data.document_separator='<|end|>': the text is one document"
+    assert remark == "data.document_separator='<|end|>': one document"
 
 
 def test_word_vectors_are_counted(tmp_path):
@@ -724,3 +726,41 @@ def test_colours_in_a_log_hide_no_value(tmp_path):
     (tmp_path / "a-0.log").write_text(plain + coloured)
     (curve,) = read_curves([tmp_path]).values()
     assert (curve.steps, curve.values) == ([1, 2], [2.0, 3.0])
+
+
+def test_shards_of_a_killed_command_are_not_read_and_made_anew(tmp_path):
+    def pieces():
+        yield Piece("hello", True)
+        raise SystemExit
+
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "tokens-00000.bin.tmp").write_bytes(b"ab")  # as a kill leaves it
+    with pytest.raises(InvalidInput, match="contains no"):
+        load_text(str(tmp_path / "w"), "numbers", 300)
+    assert write_shards([Piece("hello", True)], ByteTokenizer(), tmp_path / "w") == 5
+    assert not list((tmp_path / "w").glob("*.tmp"))
+    text = load_text(str(tmp_path / "w"), "byte")
+    assert text.tokenizer.decode(text.stream[:]) == "hello"
+    with pytest.raises(SystemExit):
+        write_shards(pieces(), ByteTokenizer(), tmp_path / "x")
+    assert not list((tmp_path / "x").iterdir())
+
+
+def test_a_space_after_a_comma_begins_no_text(tmp_path):
+    (tmp_path / "a.csv").write_text('label,text\npos, "A ""nice"" film"\n"neg", "bad"\n')
+    loaded = load_labelled_text(str(tmp_path / "a.csv"))
+    assert loaded.texts == [('A "nice" film',), ("bad",)]
+    assert loaded.classes == ("neg", "pos")
+
+
+def test_files_of_an_unfinished_write_are_not_read(tmp_path):
+    (tmp_path / "_temporary" / "0").mkdir(parents=True)
+    for file in (tmp_path / "part-0.txt", tmp_path / "_temporary" / "0" / "part-1.txt"):
+        file.write_text("hello\n")
+    assert len(load_text(str(tmp_path), "byte").stream) == 6
+
+
+@pytest.mark.parametrize("rows", [[1, 2], {0: {"arm": "a"}}])
+def test_scores_that_are_no_rows_are_refused(rows):
+    with pytest.raises(InvalidInput, match="expected rows with arm, seed, value, got"):
+        outcomes_of(rows)

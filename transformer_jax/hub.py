@@ -8,8 +8,7 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput, how_to_install
 
-SCALING = "preprocessor_config.json"
-_SETTINGS = ["config.json", "generation_config.json", SCALING]
+_SETTINGS = ["config.json", "generation_config.json", "preprocessor_config.json"]
 _SETTINGS += ["tokenizer.json", "tokenizer_config.json", "added_tokens.json"]
 _WEIGHTS = ["*.safetensors", "*.safetensors.index.json"]
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the @

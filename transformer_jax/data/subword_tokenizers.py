@@ -211,8 +211,7 @@ def _refuse_contradictions(folder: Path, model: dict) -> None:
     }
     for name, value in switches.items():
         if value is not None and stated.get(name) not in (None, value):
-            told = f"{name}={stated[name]}: expected {value}, as in tokenizer.json"
-            raise InvalidInput(f"{file}: {told}; change one of the two")
+            raise InvalidInput(f"{file}: {name}={stated[name]}: expected {value} (tokenizer.json)")
     added = [entry["content"] for entry in stated.get("added_tokens_decoder", {}).values()]
     added += json.loads(more.read_text(encoding="utf-8")) if more.is_file() else []
     has = {entry["content"] for entry in model.get("added_tokens", ())}

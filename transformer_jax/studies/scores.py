@@ -148,6 +148,8 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
     """Returns outcomes by arm and seed, in the order of the rows; reads `step` if `with_steps`."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+    if wrong := [row for row in records if not isinstance(row, Mapping)]:
+        raise InvalidInput(f"scores: expected rows with {', '.join(_COLUMNS)}, got {wrong[0]!r}")
     sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
     if len(sets) > 1:
         raise InvalidInput(f"scores: rows of data sets {', '.join(sets)}; judge one set at a time")

@@ -329,10 +329,8 @@ class Prepared:
         data = self.config.data
         remarks = [*self.task.remarks, *left_out(data.task, data.source)]
         text = getattr(self.task, "splits", {}).get("train")
-        is_one = len(getattr(text, "document_starts", ())) == 1
-        if data.document_separator is not None and is_one:
-            separator = repr(data.document_separator)
-            remarks.append(f"data.document_separator={separator}: the text is one document")
+        if data.document_separator is not None and len(getattr(text, "document_starts", ())) == 1:
+            remarks.append(f"data.document_separator={data.document_separator!r}: one document")
         mask = self.config.model.mask
         is_own, is_own_mask = is_user_defined(data.task), is_user_defined(mask)
         if not is_own and not is_own_mask:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
 from transformer_jax.config_files import ConfigFile, changed, defaults
 from transformer_jax.data.tasks import task_of_head, traits_of
-from transformer_jax.hub import SCALING, folder_of, read_settings
+from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.resolve import variant_options
 
 
@@ -44,9 +44,8 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
     }
     if (tokenizer := folder / "tokenizer.json").is_file():
         changes["data.tokenizer"] = str(tokenizer)
-    if (scaling := folder / SCALING).is_file():
-        scales = "pictures are scaled by the mean and deviation of the training data"
-        warnings.warn(f"{scaling}: not read; {scales}", stacklevel=2)
+    if (scaling := folder / "preprocessor_config.json").is_file():
+        warnings.warn(f"{scaling}: not read; pictures are scaled by training data", stacklevel=2)
     return changed(defaults(), changes).unlock()
 
 

@@ -14,6 +14,7 @@ from transformer_jax.errors import InvalidInput
 
 # Byte order marks -> the encodings that begin with them
 _MARKS = {codecs.BOM_UTF32: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_HIDDEN = (".", "_temporary")  # beginnings of folders' names; Spark's unfinished files are in one
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\3\4": "zip"}
 TRAINING = frozenset({"train", "training"})  # words in the names of files
 HELD_OUT = frozenset(["val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"])
@@ -26,7 +27,7 @@ def words_of(folder: str, files: Iterable[Path]) -> set[str]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """Yields all files below a folder, links followed, except hidden ones (._a from a Mac).
+    """Yields all files below a folder, links followed, except hidden and unfinished ones.
 
     Raises:
       InvalidInput: A folder in it cannot be read.
@@ -39,7 +40,7 @@ def visible(folder: Path) -> Iterator[Path]:
     seen = set()
     for root, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(root)
-        folders[:] = [] if real in seen else [f for f in folders if not f.startswith(".")]
+        folders[:] = [] if real in seen else [f for f in folders if not f.startswith(_HIDDEN)]
         yield from (Path(root) / n for n in names if real not in seen and not n.startswith("."))
         seen.add(real)
 

@@ -49,7 +49,7 @@ class ShardedTokens(JoinedTokens):
 def refuse_used_folder(folder: Path) -> None:
     """Raises InvalidInput if the folder is not empty or cannot be created."""
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not above.is_dir() or (above == folder and any(folder.iterdir())):
+    if not above.is_dir() or (above == folder and {*above.iterdir()} - {*above.glob("*.bin.tmp")}):
         raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
     if not os.access(above, os.W_OK):
         raise InvalidInput(f"--out={folder}: {above} is not writable")
@@ -66,7 +66,7 @@ def write_shards(
 
     The folder receives `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
     above 65,536), `documents.npy` (starts of the documents, int64), `tokenizer.json` and, last,
-    `index.json`. After an error the folder is emptied, so that the same command can be run again.
+    `index.json`. After an error, or if it is killed, the same command can be run again.
 
     A .bin file has at most `shard_tokens` tokens; `document_separator` is the line that ends a
     document in the pieces, and is stored; see open_shards.
@@ -79,6 +79,8 @@ def write_shards(
     refuse_used_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.iterdir():
+            unfinished.unlink()
     except OSError as error:
         why = "a link to nothing" if folder.is_symlink() else error.strerror
         raise InvalidInput(f"--out={folder}: {why}") from error
@@ -102,7 +104,7 @@ def write_shards(
                 if not shards or shards[-1]["tokens"] == shard_tokens:
                     shards.append({"file": f"tokens-{len(shards):05d}.bin", "tokens": 0})
                 head = tokens[: shard_tokens - shards[-1]["tokens"]]
-                with (folder / shards[-1]["file"]).open("ab") as file:
+                with (folder / (shards[-1]["file"] + ".tmp")).open("ab") as file:
                     file.write(head.tobytes())
                 shards[-1]["tokens"] += len(head)
                 tokens = tokens[len(head) :]
@@ -120,6 +122,8 @@ def write_shards(
         if sizes is not None:
             # Bytes up to the end of each block, so that splits by bytes need not read all tokens.
             index["byte_ends"] = byte_ends + ([nbytes] if count % COUNTED_AT_ONCE else [])
+        for part in folder.glob("*.bin.tmp"):
+            part.rename(part.with_suffix(""))
         (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     except BaseException:
         for file in folder.iterdir():

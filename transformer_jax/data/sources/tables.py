@@ -125,7 +125,7 @@ def _columns(
     path: Path, *names: str, optional: str = "", strips: bool = True
 ) -> Iterator[tuple[str, ...]]:
     """Yields the named columns of each row; the optional one, if present, comes second."""
-    numbered = _rows(path)
+    numbered = _rows(path, skips_space=strips)
     _, header = next(numbered, (0, []))
     if any(name not in header for name in names):
         raise InvalidInput(
