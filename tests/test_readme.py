@@ -159,6 +159,7 @@ def check_the_main_job(place):
 
 
 @pytest.mark.commands
+@pytest.mark.filterwarnings("ignore:.*beginning is not read")
 @pytest.mark.as_user  # the main job, of which the README prints time and losses
 def test_the_commands_run_as_they_are_written(place, monkeypatch):
     """The first line of each command in a process of its own, others in this one: saves starts."""
