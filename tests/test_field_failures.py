@@ -690,7 +690,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
     assert RunDirectory("~/run").path == tmp_path / "run"
 
 
-def test_a_head_is_matched_by_the_names_of_classes(tiny_run):
+def test_a_head_is_matched_by_the_names_of_classes():
     """The same names in another order are turned; other names begin anew."""
     from transformer_jax.training import warm_start
 

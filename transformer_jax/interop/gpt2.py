@@ -76,7 +76,7 @@ def _gptj_fields(settings: Settings) -> dict[str, Any]:
         )
     fraction = turned / head_dim
     if int(fraction * head_dim) < turned:
-        fraction = math.nextafter(fraction, 1)
+        fraction = math.nextafter(fraction, 1)  # rotated_features rounds down
     return {
         **_fields(settings),
         **{"position": "rotary", "position_options": {"fraction": fraction}},

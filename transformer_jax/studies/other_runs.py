@@ -299,7 +299,7 @@ def _of_events(path: Path, metric: str | None) -> list[tuple[int, float]]:
             array = make_ndarray(value.tensor) if value.HasField("tensor") else None
             if array is not None and array.size == 1 and array.dtype.kind in "fiu":
                 points.setdefault(value.tag, []).append((event.step, float(array.reshape(()))))
-    if left:
+    if left > 0:  # a file that grows meanwhile has more
         raise InvalidInput(f"{path}: damaged: its last {left} records cannot be read")
     if not points:
         raise InvalidInput(f"{path}: no scalar in this event file")
