@@ -52,7 +52,7 @@ def main(argv: list[str]) -> Any:
     if arguments.list:
         return _show(journal)
     if journal.begun is None:
-        refuse_foreign_files(journal.path, "--base", "journal", ("base.json", "cells"))
+        refuse_foreign_files(journal.path, "--base", "journal", ("cells",))
     if journal.begun is None or arguments.config is not None:
         _refuse_what_cannot_begin(journal, arguments, change)
     use_compilation_cache()

@@ -32,10 +32,15 @@ from transformer_jax.data.tokenizers import ByteTokenizer, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.pictures import plain_legend
-from transformer_jax.studies.arms import ArmBuilder, incomparable, probe
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.arms import ArmBuilder, incomparable, probe, same_files
 from transformer_jax.studies.design import load_design
 from transformer_jax.studies.other_runs import RULE, arm_and_seed, read_curves, read_scores
+from transformer_jax.studies.pairs import TrainedPairs
+from transformer_jax.studies.referee import Journal
+from transformer_jax.studies.running import run
 from transformer_jax.studies.scores import outcomes_of
 from transformer_jax.studies.tables import table_text
 from transformer_jax.training.loading import load_run
@@ -764,3 +769,49 @@ def test_files_of_an_unfinished_write_are_not_read(tmp_path):
 def test_scores_that_are_no_rows_are_refused(rows):
     with pytest.raises(InvalidInput, match="expected rows with arm, seed, value, got"):
         outcomes_of(rows)
+
+
+def other_text(path, word):
+    path.write_text(f"one {word} three four. " * 300)
+    return {"data.source": str(path), "data.tokenizer": "byte"}
+
+
+def test_a_study_does_not_go_on_with_other_data(tmp_path):
+    options = other_text(tmp_path / "a.txt", "two")
+    design = quick("model.num_heads=4,1", **options)
+    run(design, tmp_path / "study", (0,))
+    report = (tmp_path / "study" / "report.md").read_text()
+    other_text(tmp_path / "a.txt", "too")
+    words = r"arm 'num_heads=4' have changed since the first run \(data\.source="
+    for changed in (design, quick("model.num_heads=4,2", "model.depth=2", **options)):
+        with pytest.raises(InvalidInput, match=words):
+            run(changed, tmp_path / "study", (0, 1))
+    assert (tmp_path / "study" / "report.md").read_text() == report
+
+
+def test_tries_do_not_go_on_with_other_data_or_weights(tmp_path):
+    options = other_text(tmp_path / "a.txt", "two")
+    design = quick("model.num_heads=4,1", **options)
+    journal = Journal(tmp_path / "base")
+    journal.begin(design.config, {"metric": "loss", "margin": 0.0, "gate": None})
+
+    def prepared(heads):
+        this = journal.try_of({"model.num_heads": heads})
+        with StopSignal() as stop:
+            return this, TrainedPairs(journal, this, Silent(), stop, ())
+
+    this, pairs = prepared("1")
+    journal.note(this, pairs.files)
+    prepared("2")
+    other_text(tmp_path / "a.txt", "too")
+    words = r"--base=.*: the data or initial weights of arm 'base' have changed"
+    with pytest.raises(InvalidInput, match=words):
+        prepared("2")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    arms = {"base": SimpleNamespace(config=tiny_config(initial__weights=str(weights)), data="")}
+    before = same_files(arms, {}, "--base=b")
+    assert same_files(arms, before, "--base=b") == before
+    weights.write_bytes(b"two")
+    with pytest.raises(InvalidInput, match=words):
+        same_files(arms, before, "--base=b")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from transformer_jax.studies.ladder import (
     ladder_of,
     ladder_text,
     run_ladder,
-    rung_name,
+    rung_path,
 )
 from transformer_jax.studies.statistics import Optimum, moved, optimum
 
@@ -42,8 +43,9 @@ def test_ladders_that_cannot_be_are_refused(text, told):
 
 
 def test_rungs_of_large_numbers_are_told_apart():
-    assert rung_name("training.steps", 1000001) != rung_name("training.steps", 1000002)
-    assert rung_name("optimizer.learning_rate", 0.001) == "optimizer.learning_rate=0.001"
+    names = [rung_path(Path(), "training.steps", value).name for value in (1000001, 1000002)]
+    assert names == ["training.steps=1000001", "training.steps=1000002"]
+    assert rung_path(Path(), "a", 0.001).name == "a=0.001"
 
 
 def test_another_ladder_is_another_workdir(tmp_path):
@@ -70,8 +72,9 @@ def test_a_ladder_of_real_studies(tmp_path):
     assert judged == json.loads((tmp_path / "ladder" / "ladder.json").read_text())
     assert judged["values"] == [12, 24]
     assert judged["scores"][1] < judged["scores"][0]
-    for name in (rung_name("training.steps", value) for value in ladder.rungs):
-        verdicts = json.loads((tmp_path / "ladder" / name / "verdicts.json").read_text())
+    for value in ladder.rungs:
+        path = rung_path(tmp_path / "ladder", "training.steps", value)
+        verdicts = json.loads((path / "verdicts.json").read_text())
         assert set(verdicts["arms"]) == set(judged["arms"])
     assert {len(by_rung) for by_rung in judged["arms"].values()} == {2}
     assert len(judged["optima"]["optimizer.learning_rate"]["by_rung"]) == 2

@@ -114,7 +114,7 @@ def test_power_of_a_hundred_tries_and_what_is_false_among_them():
 class MadeUp:
     """Pairs whose differences are drawn: a change has the effect that its value says."""
 
-    cost = ("parameters +3%",)
+    cost, files = ("parameters +3%",), {}
 
     def __init__(self, effect, rng, clock=None):
         self.effect, self.rng, self.clock = effect, rng, clock
@@ -216,7 +216,6 @@ def test_a_kill_at_any_line_of_the_journal_loses_nothing(tmp_path):
     for count in range(1, len(lines)):
         folder = tmp_path / str(count)
         folder.mkdir()
-        (folder / "base.json").write_text((tmp_path / "whole" / "base.json").read_text())
         torn = "\n".join(lines[:count]) + "\n" + lines[count][:9]
         (folder / "journal.jsonl").write_text(torn)
         again = referee_of(Journal(folder), effects, rng, runs=runs)
@@ -288,7 +287,7 @@ def test_a_change_has_to_be_better_by_more_than_the_margin(tmp_path, rng):
 
 def test_what_was_fixed_at_the_beginning_is_not_changed_silently(tmp_path):
     journal = begun(tmp_path)
-    journal.note(journal.try_of(rate(0.1)))
+    journal.note(journal.try_of(rate(0.1)), {})
     for flag, told in (("--margin=0.5", "began with 0"), ("--metric=accuracy", "began with loss")):
         refused(attempt("try_change", f"--base={tmp_path}", "--change=model.depth=3", flag), told)
 

@@ -110,32 +110,24 @@ _NORMS: Table = {
     "feed_forward_norm": "pre_feedforward_layernorm",
     "feed_forward_out_norm": "post_feedforward_layernorm",
 }
-
-
-_NAMES = {**LLAMA.names, "activation": "hidden_activation"}
-
+_ROW = LLAMA._replace(
+    names={**LLAMA.names, "activation": "hidden_activation"},
+    required={"attention_bias": False, "use_bidirectional_attention": False},
+    not_read=(),
+)
+_NO_CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
 ROWS = {
-    "Gemma2ForCausalLM": LLAMA._replace(
+    "Gemma2ForCausalLM": _ROW._replace(
         model_type="gemma2",
-        names=_NAMES,
         fields=_gemma2_fields,
         settings=_gemma2_settings,
         table=lambda model: llama_table(model, _NORMS),
-        required={"attention_bias": False, "use_bidirectional_attention": False},
-        not_read=(),
     ),
-    "Gemma3ForCausalLM": LLAMA._replace(
+    "Gemma3ForCausalLM": _ROW._replace(
         model_type="gemma3_text",
-        names=_NAMES,
         fields=_fields,
         settings=_settings,
         table=lambda model: llama_table(model, _NORMS | QUERY_KEY_NORMS),
-        required={
-            "attention_bias": False,
-            "attn_logit_softcapping": None,
-            "final_logit_softcapping": None,
-            "use_bidirectional_attention": False,
-        },
-        not_read=(),
+        required={**_ROW.required, **_NO_CAPS},
     ),
 }

@@ -155,9 +155,10 @@ class Checkpoints:
                 "extra": extra,
             }
             _write_manifest(writing / "manifest.json", manifest)
-            _sync(writing)
+            for path in (*writing.rglob("*"), writing):
+                _sync(path)
             os.rename(writing, final)
-            _sync_one(self._folder)
+            _sync(self._folder)
 
         def finish() -> None:
             do(wait_for_arrays, by_all=True)
@@ -397,12 +398,7 @@ def _read_manifest(path: Path) -> dict:
     return manifest
 
 
-def _sync(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
+def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

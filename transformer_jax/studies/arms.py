@@ -23,12 +23,13 @@ from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.paths import by_path, variables_of
+from transformer_jax.resolve import stated
 from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.initial_files import fingerprint_of
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.cells import Cell, cell_hash, cell_path
-from transformer_jax.studies.design import Design
+from transformer_jax.studies.design import Design, seal_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise
 from transformer_jax.training.benchmarks import chance_of
 from transformer_jax.training.build import make_task
@@ -62,9 +63,8 @@ class Cost(NamedTuple):
 
 def cost_of(prepared: Prepared) -> Cost:
     """Returns the cost of an arm without compiling its program or drawing its parameters."""
-    sizes = {
-        path: leaf.size for path, leaf in by_path(variables_of(prepared.weights)["params"]).items()
-    }
+    params = by_path(variables_of(prepared.weights)["params"])
+    sizes = {path: leaf.size for path, leaf in params.items()}
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     updates = prepared.config.training.steps
     count, operations = prepared.spent(updates)
@@ -75,9 +75,8 @@ def counts_of(task: Task, split: str, batch_size: int) -> dict[str, int]:
     """Returns the numbers of a split's examples, targets and bytes, as `evaluate` counts them."""
     counts = {"examples": 0, "targets": 0}
     for batch in task.evaluation_batches(split, batch_size):
-        weights = (
-            np.asarray(batch["weights"], np.float64).reshape(len(batch["weights"]), -1).sum(-1)
-        )
+        weights = np.asarray(batch["weights"], np.float64)
+        weights = weights.reshape(len(weights), -1).sum(-1)
         counts["examples"] += int((weights > 0).sum())
         counts["targets"] += int(weights.sum())
         if (num_bytes := task.scored_bytes(batch)) is not None:
@@ -268,8 +267,31 @@ class Arm:
         self.hash = _hash_of(self.config, self.data, members)
 
 
+_OF_DATA = ("data.", "training.batch_size", "evaluation.stride")  # options that a task reads
+
+
 def _hash_of(config: ConfigDict, data: str, members: int) -> str:
     return cell_hash(config, data, members, surroundings()[0], fingerprint_of(config.initial))[0]
+
+
+def same_files(arms: Mapping[str, Arm], before: Mapping[str, str], where: str) -> dict[str, str]:
+    """Returns `before` with a digest of each arm's data and weights, by that of their options.
+
+    Raises:
+      InvalidInput: An arm with the same options had others; `where` names the runs' folder.
+    """
+    for name, arm in arms.items():
+        flat = stated(flatten(arm.config))
+        key = seal_of({k: v for k, v in flat.items() if k.startswith((*_OF_DATA, "initial."))})
+        held = seal_of([arm.data, fingerprint_of(arm.config.initial)])
+        if before.get(key, held) != held:
+            raise InvalidInput(
+                f"{where}: the data or initial weights of arm {name!r} have changed since the "
+                f"first run (data.source={arm.config.data.source}); restore them, or choose "
+                "another folder"
+            )
+        before = {**before, key: held}
+    return dict(before)
 
 
 class ArmBuilder:
@@ -285,8 +307,7 @@ class ArmBuilder:
     def _data(self, config: ConfigDict) -> tuple[Task, str]:
         """Returns a config's task, and the digest of the task's data."""
         flat = flatten(config)
-        relevant = ("data.", "training.batch_size", "evaluation.stride")
-        key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
+        key = json.dumps({k: v for k, v in flat.items() if k.startswith(_OF_DATA)}, default=str)
         if key not in self._tasks:
             task = make_task(config, allow=own_modules(config))
             self._tasks[key] = task, digest_of(task)

@@ -86,12 +86,7 @@ def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
 
 def rung_path(workdir: Path, key: str, value: float) -> Path:
     """Returns the directory of a rung's study."""
-    return inside(workdir, rung_name(key, value))
-
-
-def rung_name(key: str, value: float) -> str:
-    """Returns KEY=VALUE, the name of a rung's directory."""
-    return f"{key}={value}"
+    return inside(workdir, f"{key}={value}")
 
 
 # ---------------------------------------------------------------- rungs compared
@@ -122,8 +117,8 @@ def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
     replace(workdir, "ladder.md", ladder_text(judged))
     for key in judged["optima"]:  # at most one: the option that all arms set
         lines = [
-            {**line, "name": rung_name(ladder.key, value)}
-            for value, study, shown in zip(ladder.rungs, studies, verdicts, strict=True)
+            {**line, "name": study.path.name}
+            for study, shown in zip(studies, verdicts, strict=True)
             for line in sweep_lines(study, shown).get(key, ())
         ]
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
@@ -220,7 +215,8 @@ def run_ladder(
         stop, launches = stack.enter_context(StopSignal()), {}
         options |= {"progress": progress, "stop": stop, "dry_run": dry_run}
         for value, design in ladder.rungs.items():
-            name, path = rung_name(ladder.key, value), rung_path(workdir, ladder.key, value)
+            path = rung_path(workdir, ladder.key, value)
+            name = path.name
             progress.say(f"plan   {name}: {design.path}, compared with {design.base}")
             shared = root or (None if Study(path).record else workdir.absolute().parent)
             try:

@@ -10,7 +10,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.arms import ArmBuilder, Estimate, incomparable
+from transformer_jax.studies.arms import ArmBuilder, Estimate, incomparable, same_files
 from transformer_jax.studies.cells import DONE, ENDED, FAILED, OUTCOMES, UNREADABLE, Cell
 from transformer_jax.studies.design import Design, gate_of
 from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
@@ -24,7 +24,7 @@ _OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREA
 
 
 class TrainedPairs:
-    """Runs of a base and of a change, paired by seed; `cost` has cost differences as text."""
+    """Runs of a base and a change, paired by seed; `cost` has differences, `files` digests."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class TrainedPairs:
         """Prepares base and change of the try `this`; `allow` has the base's permitted modules.
 
         Raises:
-          InvalidInput: The change has no effect or is scored on different data, or the base names
-            code that is not allowed.
+          InvalidInput: The change has no effect or is scored on different data, the data have
+            changed, or the base names code that is not allowed.
         """
         self._where, self._told = journal.path, spelled(this.change)
         self._progress, self._stop = progress, stop
@@ -55,11 +55,13 @@ class TrainedPairs:
             self._arms = builder.arms()
         for arm in self._arms.values():
             arm.find_folder(1)
+        self.files = same_files(self._arms, journal.files, f"--base={journal.path}")
         task = self._arms[_BASE].prepared.task
         if asked["metric"] == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
             raise InvalidInput("--metric=bits_per_byte: this data's targets have no byte counts")
         if apart := incomparable(self._arms, _BASE, asked["metric"]):
-            self._refuse(f"{'; '.join(*apart.values())}; expected the same data and targets")
+            why = f"{'; '.join(*apart.values())}; expected the same data and targets"
+            raise InvalidInput(f"--change={self._told}: {why}")
         with progress.busy("checking that the change has an effect"):
             builder.certificates(self._arms, {})
         baselines = builder.baselines(self._arms[_BASE])
@@ -101,7 +103,7 @@ class TrainedPairs:
         self._run([cell for pair in pairs for cell in pair])
         base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in pairs[0])
         if apart := scored_otherwise(base, change, self._design.metric):
-            self._refuse(apart[0])
+            raise InvalidInput(f"--change={self._told}: {apart[0]}")
 
     def _run(self, cells: Sequence[Cell]) -> None:
         waiting = [cell for cell in cells if cell.state() not in OUTCOMES]
@@ -131,6 +133,3 @@ class TrainedPairs:
 
     def _pair(self, seed: int) -> list[Cell]:
         return [self._arms[name].cell(self._where, seed) for name in (_BASE, _CHANGE)]
-
-    def _refuse(self, why: str) -> None:
-        raise InvalidInput(f"--change={self._told}: {why}")

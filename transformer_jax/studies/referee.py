@@ -6,7 +6,6 @@ the seeds are used up (dropped), or the time is used up (undecided; the try can 
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import time
@@ -18,10 +17,9 @@ import numpy as np
 from ml_collections import ConfigDict
 from scipy import optimize, special, stats
 
-from transformer_jax.config_files import changed, flatten, from_json, to_json
+from transformer_jax.config_files import changed, flatten, from_json, plain
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.appended import AppendedRows
-from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.statistics import ALPHA, paired_t
 from transformer_jax.studies.study import now
@@ -152,13 +150,10 @@ class Journal:
         self._made: dict[str, dict[str, Any]] = {}  # base and change -> config, flattened
 
     def begin(self, config: ConfigDict, facts: Mapping[str, Any]) -> None:
-        """Writes the base's config and the first event; `facts` are metric, margin and gate."""
+        """Writes the first event: the base's config, and the facts metric, margin and gate."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._made.clear()
-        text = to_json(config)
-        replace(self.path, "base.json", text)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        self.add("begun", {"config_sha256": digest, **facts})
+        self.add("begun", {"config": plain(config), **facts})
 
     def add(self, event: str, facts: Mapping[str, Any]) -> None:
         """Appends an event, with the current time and further facts."""
@@ -175,19 +170,8 @@ class Journal:
         return all(row["event"] == "begun" for row in self._rows.rows())
 
     def config(self) -> ConfigDict:
-        """Returns the config of the base as `begin` wrote it.
-
-        Raises:
-          InvalidInput: The file was edited or removed.
-        """
-        file = inside(self.path, "base.json")
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        digest, begun = hashlib.sha256(text.encode()).hexdigest(), self.begun
-        if begun is None or digest != begun["config_sha256"]:
-            raise InvalidInput(
-                f"{file}: the file was edited or removed; restore it, or choose a new --base"
-            )
-        return from_json(text, str(file))
+        """Returns the config of the base as `begin` wrote it."""
+        return from_json(json.dumps((self.begun or {})["config"]), str(self.path))
 
     def tries(self) -> list[Try]:
         """Returns all tries, oldest first."""
@@ -244,10 +228,16 @@ class Journal:
             raise InvalidInput(f"--change={spelled(change)}: the base has this change already")
         return Try(len(self.tries()) + 1, dict(change), base)
 
-    def note(self, this: Try) -> None:
-        """Records a try in the journal if it is new."""
+    @property
+    def files(self) -> dict[str, str]:
+        """Digests of all tries' data and initial weights, as same_files returns them."""
+        return next((r["files"] for r in self._rows.rows()[::-1] if r["event"] == "tried"), {})
+
+    def note(self, this: Try, files: Mapping[str, str]) -> None:
+        """Records a try, and digests of its files, in the journal if it is new."""
         if all(attempt.number != this.number for attempt in self.tries()):
-            self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
+            told = {"try": this.number, "change": this.change, "base": this.base, "files": files}
+            self.add("tried", told)
 
     def confirm(self, number: int) -> Confirmation:
         """Records and returns a confirmation of try `number`: fresh seeds, required e-value."""
@@ -310,7 +300,7 @@ class Referee:
         if this.ended is not None and this.ended["outcome"] != UNDECIDED:
             return {**this.ended, "known": True}
         pairs, confirmation, ends = self._pairs_of(this), this.confirmation, began + budget
-        self.journal.note(this)
+        self.journal.note(this, pairs.files)
         screened: list[float] = []
         fresh: list[float] = []
         outcome, reason = DROPPED, "it does not look promising in the screening"

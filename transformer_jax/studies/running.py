@@ -24,6 +24,7 @@ from transformer_jax.studies.arms import (
     calibrate,
     incomparable,
     members_of,
+    same_files,
 )
 from transformer_jax.studies.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
 from transformer_jax.studies.cluster import Cluster
@@ -204,6 +205,8 @@ class Launch:
             self.arms = self.builder.arms()
             members = members_of(self.arms.values(), members or study.record.get("members"))
             self._take_tuned(members)
+        before = study.record.get("files", {}) if study.record.get("began") else {}
+        self.files = same_files(self.arms, before, f"--workdir={study.path}")
         self.states = {cell: cell.state() for cell in self._cells()}
         self.missing = [cell for cell, state in self.states.items() if state not in OUTCOMES]
         is_tuned = {name for name, arm in arms_before.items() if "tuning" in arm}
@@ -366,6 +369,7 @@ class Launch:
             "overrides": dict(self.design.overrides),
             "counted": self.arms[self.design.base].prepared.task.counted,
             "baselines": self.baselines,
+            "files": self.files,
             "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
             "timing": self.estimate.description or self.study.record.get("timing", ""),
             "commands": [*self.study.record.get("commands", []), command_line()],
