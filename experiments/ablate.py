@@ -57,12 +57,10 @@ def _parser() -> Parser:
         "--workdir", required=True, help="the study's directory, new or to be resumed"
     )
     parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9; or 3,7,8 (5)")
-    parser.add_argument(
+    parser.add_list(
         "--arm",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE,VALUE",
-        help="arms to compare with the config itself, without a study file (--config.KEY=VALUE "
+        "KEY=VALUE,VALUE",
+        "arms to compare with the config itself, without a study file (--config.KEY=VALUE "
         "changes it); repeat --arm for more; 'KEY=VALUE,VALUE x KEY=VALUE,VALUE' is a grid",
     )
     parser.add_argument(
@@ -85,13 +83,8 @@ def _parser() -> Parser:
     parser.add_argument("--retry", action="store_true", help="train failed cells again")
     parser.add_argument("--executor", choices=KINDS, help="train cells as jobs through submitit")
     parser.add_argument("--cells_per_job", type=int, help="number of cells in each job (4)")
-    parser.add_argument(
-        "--job",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="for submitit: timeout_min=60, slurm_partition=gpu, gpus_per_node=1, ...",
-    )
+    what = "for submitit: timeout_min=60, slurm_partition=gpu, gpus_per_node=1, ..."
+    parser.add_list("--job", "KEY=VALUE", what)
     parser.add_json()
     return parser
 

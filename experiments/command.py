@@ -5,7 +5,9 @@ import contextlib
 import hashlib
 import os
 import re
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -93,13 +95,12 @@ class Parser(argparse.ArgumentParser):
 
     def add_allow(self) -> None:
         """Adds --allow, the modules that may be imported for a run's user-defined classes."""
-        self.add_argument(
-            "--allow",
-            action="append",
-            default=[],
-            metavar="MODULE",
-            help="import this module if the run names a class in it; can be repeated",
-        )
+        what = "import this module if the run names a class in it; can be repeated"
+        self.add_list("--allow", "MODULE", what)
+
+    def add_list(self, flag: str, metavar: str, what: str) -> None:
+        """Adds a flag that can be repeated, whose values become a list."""
+        self.add_argument(flag, action="append", default=[], metavar=metavar, help=what)
 
     def add_run(self) -> None:
         """Adds --workdir, the directory of a trained run."""
@@ -408,6 +409,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
       argv: Arguments of the command; those of the process if None.
     """
     asked = list(sys.argv[1:] if argv is None else argv)
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's, which commands inherit, may not be installed
     err = Tolerant(sys.stderr)
     out = err if "--json" in asked else Tolerant(sys.stdout)
     try:
@@ -421,7 +423,8 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     except Stop as error:
         lines = str(error).splitlines()
         shown = lines if len(lines) <= 8 else [*lines[:7], f"... and {len(lines) - 7} more lines"]
-        was_asked = error.exit_code > 128  # by a signal
+        if was_asked := error.exit_code > 128:  # by a signal: another must not break into the end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("error: " * (not was_asked) + "\n".join(shown), file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -438,6 +441,12 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
         what = "what was finished is kept, and the same command continues"
         print(f"error: {error.filename or 'writing'}: {error.strerror}; {what}", file=sys.stderr)
         sys.exit(1)
+    except (AssertionError, RuntimeError) as error:
+        if not traceback.extract_tb(error.__traceback__)[-1].filename.endswith("xla_bridge.py"):
+            raise
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        print(f"error: JAX_PLATFORMS={asked}: jax has no such device: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:  # training handles this itself; see runs/interruption
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -59,11 +59,8 @@ def main(argv: list[str]) -> list[Any]:
     else:
         curves = other_runs.read_curves(map(Path, arguments.sources), arguments.metric)
         by_target = arguments.target is not None and not arguments.steps
-        if (
-            arguments.at is None
-            and not by_target
-            and (end := other_runs.common_end(curves)) is not None
-        ):
+        at_end = arguments.at is None and not by_target
+        if at_end and (end := other_runs.common_end(curves)) is not None:
             print(f"note   runs end at different updates; compared at {end:,}, which all have")
             arguments.at = end
         picked = arguments.at, arguments.target, arguments.larger_is_better

@@ -104,13 +104,7 @@ def _parser() -> Parser:
         default=0,
         help="also run this many steps (at most 64), three times, on a device of this machine",
     )
-    parser.add_argument(
-        "--compare",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE ...",
-        help="plan this variant too; can be repeated",
-    )
+    parser.add_list("--compare", "KEY=VALUE ...", "plan this variant too; can be repeated")
     parser.add_argument(
         "--remedies", action="store_true", help="plan changes that save memory, alone and together"
     )

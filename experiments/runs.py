@@ -210,7 +210,11 @@ def _mebibytes(size: int) -> str:
 def _agrees(question: str) -> bool:
     """Asks a question at the terminal; returns whether the answer is yes, False without one."""
     with contextlib.suppress(EOFError):
-        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+        return (
+            bool(sys.stdin)
+            and sys.stdin.isatty()
+            and input(question).strip().lower() in ("y", "yes")
+        )
     return False
 
 

@@ -24,12 +24,8 @@ def main(argv: list[str]) -> dict[str, str]:
     parser.add_argument(
         "--top_p", type=float, default=1.0, help="probability of the nucleus to draw from (1)"
     )
-    parser.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        help=r"end the answer before this text, such as $'\n'; can be repeated",
-    )
+    what = r"end the answer before this text, such as $'\n'; can be repeated"
+    parser.add_list("--stop", "STOP", what)
     parser.add_argument(
         "--seed", type=int, default=0, help="random seed; the same seed gives the same text (0)"
     )

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.command import execute
+from experiments.runs import _agrees as agrees
 from tests.conftest import ROOT, attempt, random_params, refused, tiny_config, user_environment
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
@@ -28,21 +31,26 @@ from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import Piece
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
 from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tokenizers import ByteTokenizer, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
+from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.files import replace
+from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe, same_files
 from transformer_jax.studies.design import load_design
+from transformer_jax.studies.items import read_answers
 from transformer_jax.studies.other_runs import RULE, arm_and_seed, read_curves, read_scores
 from transformer_jax.studies.pairs import TrainedPairs
 from transformer_jax.studies.referee import Journal
 from transformer_jax.studies.running import run
 from transformer_jax.studies.scores import outcomes_of
 from transformer_jax.studies.tables import table_text
+from transformer_jax.training import run as sampling
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.pretrained import config_from_huggingface
@@ -334,6 +342,8 @@ def test_a_warning_of_a_command_is_one_line(tmp_path):
         ("a.csv", b"text,text\na,b\n", "line 1: two columns are named 'text'"),
         ("a.csv", b"text,label\rhello,neg\rbye,pos\r", "CR alone; convert the file first: tr"),
         ("a.txt", gzip.compress(b"hello"), "it is a gzip file: unpack it first, or add .gz"),
+        ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        ("a.txt", "hello".encode("utf-16-le"), "iconv -f utf-16le -t utf-8"),
         ("a.txt", bz2.compress(b"hello" * 99), "it is a bzip2 file: unpack it first"),
     ],
 )
@@ -815,3 +825,126 @@ def test_tries_do_not_go_on_with_other_data_or_weights(tmp_path):
     weights.write_bytes(b"two")
     with pytest.raises(InvalidInput, match=words):
         same_files(arms, before, "--base=b")
+
+
+# ---------------------------------------------------------------- what is around a command
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        ({"JAX_PLATFORMS": "cuda"}, "jax.devices()", "error: JAX_PLATFORMS=cuda: jax has no such"),
+        ({"MPLBACKEND": "module://none"}, "__import__('matplotlib').get_backend()", ""),
+        ({"PYTHONOPTIMIZE": "2"}, "__import__('experiments.train').train", ""),
+    ],
+)
+def test_the_environment_of_a_notebook_or_container_ends_no_command(changes, code, told):
+    program = f"import jax; from experiments.command import execute; execute(lambda _: {code})"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=user_environment(**changes),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr[: len(told)]) == (2 if told else 0, told), done.stderr
+
+
+def test_a_step_that_may_not_be_compiled_is_refused():
+    with jax.disable_jit(), pytest.raises(InvalidInput, match="JAX_DISABLE_JIT"):
+        _ = prepare(tiny_config()).program
+
+
+def test_nothing_is_deleted_without_a_terminal_to_ask_at(tiny_run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert not agrees("delete?")
+
+
+def test_a_signal_while_a_command_ends_breaks_into_nothing():
+    def main(_):
+        raise Interrupted(signal.SIGINT, "saved")
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            execute(main, [])
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_stored_change_of_the_code_can_be_applied(tmp_path, monkeypatch):
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "a.py").write_bytes(b"# caf\xe9\nx = 1\n")
+    (tmp_path / "b.bin").write_bytes(b"\0\1")
+    for words in (["init"], ["add", "."], ["commit", "-m", "a"]):
+        git(*words)
+    git("config", "color.ui", "always")
+    git("config", "diff.external", "false")
+    (tmp_path / "a.py").write_bytes(b"# caf\xe9\nx = 2\n")
+    (tmp_path / "b.bin").write_bytes(b"\0\2")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "a.py"))
+    _, difference = provenance.surroundings.__wrapped__()
+    replace(tmp_path, "diff.patch", difference)
+    git("checkout", ".")
+    git("apply", "diff.patch")
+    assert (tmp_path / "a.py").read_bytes().endswith(b"x = 2\n")
+    assert (tmp_path / "b.bin").read_bytes() == b"\0\2"
+
+
+def test_more_heads_than_features_are_refused():
+    for name in ("learned", "rotary"):
+        flags = ("--config.model.num_heads=64", f"--config.model.position={name}", "--dry_run")
+        done = attempt("plan", "--config=configs/tiny.py", *flags[:2])
+        refused(done, "num_heads=64: expected a divisor of width=32")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"top_k": 40.0}, {"top_p": None}, {"temperature": "1"}, {"num_tokens": 5.0}, {"prompt": 5}],
+)
+def test_options_of_sampling_that_are_no_numbers_are_refused(tiny_run, option):
+    with pytest.raises(InvalidInput, match=f"{next(iter(option))}: expected|list of texts"):
+        load_run(tiny_run).sample(**option)
+
+
+def test_streamed_bytes_become_the_characters_that_all_of_them_make(tiny_run, monkeypatch):
+    library = pytest.importorskip("tokenizers")
+    words = ["a", *(f"<0x{byte:02X}>" for byte in range(256))]
+    numbers = {word: number for number, word in enumerate(words)}
+    made = library.Tokenizer(library.models.BPE(numbers, [], byte_fallback=True))
+    made.decoder = library.decoders.Sequence([library.decoders.ByteFallback()])
+    run = dataclasses.replace(load_run(tiny_run), tokenizer=HuggingFaceTokenizer(made))
+    drawn = [0, *(1 + byte for byte in "\n\N{GRINNING FACE}\n".encode()), 0]
+    for count in range(1, len(drawn) + 1):
+        tokens = np.array(drawn[:count])
+        monkeypatch.setattr(sampling, "stream_from", lambda *_, t=tokens, **__: iter(t[:, None]))
+        monkeypatch.setattr(sampling, "generate_from", lambda *_, t=tokens, **__: t)
+        assert "".join(run.stream("a", count)) == run.sample("a", count)
+
+
+# ---------------------------------------------------------------- scores of others
+
+
+def test_items_that_are_there_twice_are_refused(tmp_path):
+    def file(name, **fields):
+        rows = [{"doc_id": 0, "acc": 1.0}, {"doc_id": 1, "acc": 0.0}, {"acc": 1.0, **fields}]
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return tmp_path / name
+
+    with pytest.raises(InvalidInput, match=r"row 3: the item is there twice \(doc_id=1, filter=b"):
+        read_answers([file("a.jsonl", doc_id=1, filter="b")], "acc")
+    files = [file(f"{name}.jsonl", doc_id=2, doc_hash=name) for name in "ab"]
+    with pytest.raises(InvalidInput, match="they differ in doc_hash in row 3"):
+        read_answers(files, "acc")
+
+
+def test_runs_without_a_partner_are_counted(tmp_path):
+    rows = [f"{arm},{seed + 2 * (arm == 'b')},{seed}\n" for arm in "ab" for seed in range(5)]
+    text = "arm,seed,value\n" + "".join(rows)
+    assert " 3 of 5 " in judged(tmp_path, text, f"--scores={tmp_path / 'a.csv'}").stdout

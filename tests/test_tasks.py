@@ -302,7 +302,7 @@ def test_every_run_answers_in_its_own_way(runs):
         ("pairs", "sample", "red", "data.task=language_modelling, got data.task=translation"),
         ("pairs", "translate", ["red cat " * 9], "does not fit into data.length=16"),
         ("text", "fill_in", "red cat", "expected a text with one ___"),
-        ("pairs", "translate", "red cat", "expected a list of texts, got a single string"),
+        ("pairs", "translate", "red cat", "expected a list of texts, got 'red cat'"),
         ("labelled", "classify", [], "expected at least one text, got none"),
         ("labelled", "classify", [("red cat", "blue")], "expected a text for each example, got"),
         ("labelled pairs", "classify", ["red"], "expected a pair of texts for each example"),

@@ -44,13 +44,7 @@ def silu(inputs: Array) -> Array:
     return jax.nn.silu(inputs)
 
 
-ACTIVATIONS = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": relu,
-    "relu_squared": relu_squared,
-    "silu": silu,
-}
+ACTIVATIONS = {each.__name__: each for each in (gelu, gelu_tanh, relu, relu_squared, silu)}
 
 
 class FeedForward(nn.Module):
@@ -85,7 +79,7 @@ class FeedForward(nn.Module):
         return down(site(self, "hidden", recomputed(self.activation, hidden)))
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(FeedForward):
     """Gated feed-forward layer of three maps: SwiGLU with silu, GEGLU with gelu.
 
     FFN(x) = (activation(x W_gate) * (x W_up)) W_down. Shazeer 2020, arXiv:2002.05202, equation 6.
@@ -93,19 +87,10 @@ class GatedFeedForward(nn.Module):
     Attributes:
       mlp_dim: Number of hidden features, F; 8/3 of the width if None, which gives as many
         parameters as two maps with 4 * width.
-      activation: Activation of the gates.
-      use_bias: Whether the maps have a bias.
-      kernel_init: Initial values of the first two kernels.
-      out_init: Initial values of the last kernel; kernel_init if None.
-      dtype: Computation dtype; promoted from inputs and parameters if None.
+      activation: Activation of the gates. The other attributes are those of FeedForward.
     """
 
-    mlp_dim: int | None = None
     activation: Callable[[Array], Array] = silu
-    use_bias: bool = True
-    kernel_init: Initializer = nn.initializers.normal(0.02)
-    out_init: Initializer | None = None
-    dtype: DTypeLike | None = None
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:

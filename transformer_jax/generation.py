@@ -2,7 +2,10 @@
 
 import functools
 import inspect
+import math
+import sys
 from collections.abc import Callable, Iterator
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import jax
@@ -313,9 +316,7 @@ def stream_from(
     rng: Array,
     num_tokens: int,
     piece: int = 8,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
+    **draws: Any,
 ) -> Iterator[Array]:
     """Yields the tokens of `generate_from` as they are drawn, `piece` of them at a time.
 
@@ -324,7 +325,7 @@ def stream_from(
       prompt: [P] int.
       num_tokens: As in generate.
       piece: Number of tokens at a time; the last piece may be shorter.
-      temperature, top_k, top_p: As in draw_token.
+      **draws: temperature, top_k and top_p, as in draw_token.
 
     Yields:
       New tokens, [piece] int32.
@@ -332,13 +333,13 @@ def stream_from(
     Raises:
       InvalidInput: As in generate.
     """
-    draws = _Draws(temperature, top_k, top_p)
-    check_draws(prompt, num_tokens, draws)
+    options = _Draws(**draws)
+    check_draws(prompt, num_tokens, options)
     fits = _fits(prompt, num_tokens, model.max_length)
     text = _begin_with_model(model, params, prompt[None], num_tokens)
     for first in range(0, num_tokens, piece):
         last = min(first + piece, num_tokens)
-        text = _continue_with_model(model, params, text, rng, first, last, fits, draws)
+        text = _continue_with_model(model, params, text, rng, first, last, fits, options)
         yield text.drawn[0, first:last]
 
 
@@ -405,14 +406,16 @@ def generate_after(
 def check_draws(prompt: Any, num_tokens: int, draws: tuple) -> None:
     """Raises InvalidInput if arguments of `generate` are not allowed."""
     temperature, top_k, top_p = draws
-    checks = {
-        "prompt: expected at least one token, got none": prompt.shape[-1] >= 1,
-        f"num_tokens: expected at least 0, below 2**31, got {num_tokens}": 0 <= num_tokens < 2**31,
-        f"temperature: expected a finite number >= 0, got {temperature}": (
-            0 <= temperature < float("inf")
-        ),
-        f"top_k: expected an integer >= 1 or None, got {top_k}": top_k is None or top_k >= 1,
-        f"top_p: expected a number in [0, 1], got {top_p}": 0 <= top_p <= 1,
-    }
-    if problems := [text for text, holds in checks.items() if not holds]:
+    rows = (
+        ("prompt", prompt.shape[-1], "at least one token", Integral, 1, math.inf),
+        ("num_tokens", num_tokens, "at least 0, below 2**31", Integral, 0, 2**31 - 1),
+        ("temperature", temperature, "a finite number >= 0", Real, 0, sys.float_info.max),
+        ("top_k", 1 if top_k is None else top_k, "an integer >= 1 or None", Integral, 1, math.inf),
+        ("top_p", top_p, "a number in [0, 1]", Real, 0, 1),
+    )
+    if problems := [
+        f"{name}: expected {expected}, got {value}"
+        for name, value, expected, kind, least, most in rows
+        if not (isinstance(value, kind) and least <= value <= most)
+    ]:
         raise InvalidInput("\n".join(problems))

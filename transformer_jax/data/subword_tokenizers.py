@@ -13,6 +13,8 @@ import numpy as np
 from transformer_jax.data.tokenizers import Stored, refuse_surrogates
 from transformer_jax.errors import InvalidInput
 
+_BYTE = "<0x[0-9A-F]{2}>"  # a token of SentencePiece that stands for a byte
+
 
 class _LibraryTokenizer:
     """Wrapper of a `tokenizers.Tokenizer`, which is stored in the library's own format."""
@@ -162,7 +164,7 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
         lengths = [len(symbol) for symbol in symbols]
     elif kinds & {"Metaspace", "Replace"}:
         lengths = [
-            1 if re.fullmatch("<0x[0-9A-F]{2}>", symbol) else len(symbol.replace("▁", " ").encode())
+            1 if re.fullmatch(_BYTE, symbol) else len(symbol.replace("▁", " ").encode())
             for symbol in symbols
         ]
     else:
@@ -189,6 +191,13 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         """Returns the tokens of a text, with the special tokens that its tokenizer.json adds."""
         self.encode(text)  # refuses unknown characters
         return self._model.encode(text).ids
+
+    def without_last_bytes(self, tokens: list[int]) -> list[int]:
+        """Returns the tokens before the bytes at their end; more bytes may change these' text."""
+        symbols = [self._model.id_to_token(token) or "" for token in tokens]
+        while symbols and re.fullmatch(_BYTE, symbols[-1]):
+            symbols.pop()
+        return tokens[: len(symbols)]
 
     @property
     def is_byte_level(self) -> bool:

@@ -168,21 +168,17 @@ ROWS = {
         },
         tied={"lm_head.weight": "embed_tokens.weight"},
     ),
-    "GPTJForCausalLM": Architecture(
-        Decoder,
-        "gptj",
-        _NAMES,
-        _gptj_fields,
-        lambda model: {
+    "GPTJForCausalLM": _GPT2._replace(
+        model_type="gptj",
+        fields=_gptj_fields,
+        settings=lambda model: {
             "rotary_dim": _rotary_dim(model),
             "embd_pdrop": model.dropout_rate,
             "tie_word_embeddings": False,
         },
-        _gptj_table,
-        prefix="transformer.",
-        heads=("lm_head.",),
+        table=_gptj_table,
         required={"tie_word_embeddings": False},
-        not_read=("h.*.attn.bias", "h.*.attn.masked_bias"),
+        tied={},
         zeros=r"block_\d+/attention/\w+/bias",
     ),
 }

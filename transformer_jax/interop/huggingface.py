@@ -380,6 +380,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
         except Exception as error:  # the library raises its own SafetensorError
             is_pointer = file.is_file() and file.stat().st_size < 1000
             hint = "; a pointer of git-lfs? Fetch the file: git lfs pull" if is_pointer else ""
+            hint = "; floats of 8 bits are not supported" if "float8" in str(error) else hint
             raise InvalidInput(f"{file}: not readable: {error}{hint}") from error
         if len(state) + len(arrays) > len(state | arrays) and not (folder / _INDEX).is_file():
             raise InvalidInput(f"{file}: its arrays are in {files[0]} too; remove one of the two")

@@ -169,9 +169,7 @@ LLAMA = Architecture(
 ROWS = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA._replace(
-        model_type="mistral",
-        fields=_mistral_fields,
-        settings=_mistral_settings,
+        model_type="mistral", fields=_mistral_fields, settings=_mistral_settings
     ),
     "Phi3ForCausalLM": LLAMA._replace(
         model_type="phi3",

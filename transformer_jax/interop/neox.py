@@ -74,11 +74,7 @@ ROWS = {
         Decoder,
         "bloom",
         _BLOOM,
-        fields=lambda _: {
-            "position": "alibi",
-            "activation": "gelu_tanh",
-            "embedding_norm": True,
-        },
+        fields=lambda _: {"position": "alibi", "activation": "gelu_tanh", "embedding_norm": True},
         settings=lambda _: {},
         table=lambda model: {
             "token_embedding": "word_embeddings",

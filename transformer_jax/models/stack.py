@@ -149,6 +149,8 @@ def _options_of_wiring(options: ModelOptions) -> dict[str, Any]:
 
 
 def _head_dim(options: ModelOptions) -> int:
+    if options.head_dim is None and options.width < (heads := options.num_heads):
+        raise ValueError(f"num_heads={heads}: expected a divisor of width={options.width}")
     return options.head_dim or options.width // options.num_heads
 
 

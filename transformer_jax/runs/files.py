@@ -161,7 +161,8 @@ def replace(folder: Path, name: str, text: str) -> Path:
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)
     try:
-        with temporary.open("x", encoding="utf-8") as file:
+        # A change of the code may hold bytes that are no UTF-8; they are kept.
+        with temporary.open("x", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -53,10 +53,11 @@ def surroundings() -> tuple[dict, str]:
     }
     if not _git("ls-files", "--", __file__):  # installed into a different repository
         return facts | {"git": None}, ""
-    difference = _git("diff", "HEAD", "--", ":/")
+    plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv")  # whatever git is set to
+    difference = _git("diff", *plain, "HEAD", "--", ":/")
     facts["git"] = {
         "revision": _git("rev-parse", "HEAD").strip(),
-        "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
+        "diff_sha256": hashlib.sha256(os.fsencode(difference)).hexdigest() if difference else None,
     }
     untracked = _git("ls-files", "--others", "--exclude-standard", "--", ":/")
     return facts | {"untracked": untracked.splitlines()}, difference
@@ -89,7 +90,7 @@ def _git(*arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
 
 
 def command_line() -> str:

@@ -14,7 +14,9 @@ from transformer_jax.studies.other_runs import RULE, arm_and_seed
 from transformer_jax.studies.statistics import ALPHA, beyond_this_text, paired_interval
 from transformer_jax.studies.tables import signed, spell_interval
 
-_SAME = ("item", "task", "context", "bytes", "answer", "target")  # fields that identify an item
+_NUMBERS = ("item", "task", "doc_id")  # the last as lm-evaluation-harness logs it
+# Fields that identify an item
+_SAME = (*_NUMBERS, "context", "bytes", "answer", "target", "doc_hash", "filter")
 
 
 class Answers(NamedTuple):
@@ -89,7 +91,7 @@ def read_answers(
 def _read(path: Path, metric: str) -> Answers:
     if not path.is_file():
         raise InvalidInput(f"{path}: no such file")
-    values, items, guesses = [], [], []
+    values, items, guesses, seen = [], [], [], set()
     for number, row in json_rows(path):
         row = row if isinstance(row, dict) else {}
         scores = [k for k, v in row.items() if isinstance(v, bool | int | float) and k not in _SAME]
@@ -98,6 +100,10 @@ def _read(path: Path, metric: str) -> Answers:
             raise InvalidInput(f"{path}: row {number}: --metric={metric}: no such score{told}")
         values.append(float(row[metric]))
         items.append(tuple(json.dumps(row.get(field)) for field in _SAME))
+        if (known := items[-1][: len(_NUMBERS)]) in seen and {"item", "doc_id"} & row.keys():
+            told = ", ".join(f"{k}={row[k]}" for k in (*_NUMBERS, "filter") if k in row)
+            raise InvalidInput(f"{path}: row {number}: the item is there twice ({told})")
+        seen.add(known)
         guesses.append(1 / len(row.get("log_probabilities") or [1]))
     if len(values) < 2:
         raise InvalidInput(f"{path}: expected at least two items, found {len(values)}")

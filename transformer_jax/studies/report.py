@@ -203,7 +203,9 @@ def result_rows(
     rows = []
     for found in results:
         numbers = signed(found.estimate), spell_interval(found.interval), spell(found.p, 3)
-        rows.append([found.arm, spell(len(outcomes[found.arm])), *numbers, found.reason])
+        count, paired = len(outcomes[found.arm]), len(found.seeds)
+        runs = spell(count) if paired in (0, count) else f"{paired} of {count}"
+        rows.append([found.arm, runs, *numbers, found.reason])
     return rows
 
 

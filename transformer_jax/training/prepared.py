@@ -270,6 +270,8 @@ class Prepared:
         Raises:
           InvalidInput: The device has too little memory; the message names remedies.
         """
+        if jax.config.jax_disable_jit:  # ty: ignore[missing-attribute]
+            raise InvalidInput("JAX_DISABLE_JIT: the training step is always compiled; unset it")
         lowered = jax.jit(self.advance, donate_argnums=1).lower(*self.shapes)
         with refusal_explained(self.config):
             return lowered.compile()

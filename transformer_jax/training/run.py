@@ -148,16 +148,17 @@ class Run:
     ) -> Iterator[str]:
         """Yields the continuation of a prompt, as in `sample`, piece by piece while it is drawn.
 
-        A character of several tokens is yielded whole, and nothing is drawn after a stop string.
+        A character of several tokens is yielded whole, and drawing ends with a stop string.
         """
         key, ends = key_of(seed), _ends_of(stop)
         options: Any = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         start, drawn, shown = jnp.asarray(self.encode(prompt)), [], 0
         for piece in stream_from(self.model, self.params, start, key, num_tokens, **options):
             drawn += _numbers(piece).tolist()
-            text = self._continuation(prompt, drawn)
+            is_full = len(drawn) == num_tokens
+            text = self._continuation(prompt, drawn, is_full)
             complete = _text_before(text, ends)
-            is_last = len(complete) < len(text) or len(drawn) == num_tokens
+            is_last = len(complete) < len(text) or is_full
             sure = len(complete) if is_last else _sure_length(complete, ends)
             if sure > shown:
                 yield complete[shown:sure]
@@ -165,10 +166,11 @@ class Run:
             if is_last:
                 return
 
-    def _continuation(self, prompt: str, drawn: list[int]) -> str:
+    def _continuation(self, prompt: str, drawn: list[int], is_whole: bool = True) -> str:
         """Returns the text of new tokens, with the space after the prompt if there is one."""
         tokenizer = self.tokenizer_for("language_modelling")
         if isinstance(tokenizer, HuggingFaceTokenizer):
+            drawn = drawn if is_whole else tokenizer.without_last_bytes(drawn)
             begun = tokenizer.encode(prompt).tolist()
             before, text = tokenizer.decode(begun), tokenizer.decode([*begun, *drawn])
             if text.startswith(before):
@@ -350,7 +352,7 @@ def key_of(seed: int) -> jax.Array:
 
 
 def _ends_of(stop: str | Sequence[str]) -> list[str]:
-    ends = [stop] if isinstance(stop, str) else list(stop)
+    ends = [stop] if isinstance(stop, str) else list(stop or ())
     if "" in ends:
         raise InvalidInput("stop: expected non-empty strings")
     return ends
@@ -370,8 +372,8 @@ def _sure_length(text: str, ends: Iterable[str]) -> int:
 
 def _several(texts: Iterable[Any]) -> list[Any]:
     """Returns the texts as a list; refuses a single string, which would become characters."""
-    if isinstance(texts, str):
-        raise InvalidInput("expected a list of texts, got a single string")
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InvalidInput(f"expected a list of texts, got {str(texts)[:40]!r}")
     texts = list(texts)
     if not texts:
         raise InvalidInput("expected at least one text, got none")

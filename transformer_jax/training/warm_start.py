@@ -44,11 +44,7 @@ _TOKEN_AXES |= dict.fromkeys(("output_bias/bias", "logits_bias/bias", "logits_bi
 
 
 def start_from(
-    model: Any,
-    params: Any,
-    initial: ConfigDict,
-    task: Any,
-    allow: Collection[str] = (),
+    model: Any, params: Any, initial: ConfigDict, task: Any, allow: Collection[str] = ()
 ) -> tuple[Any, list[str]]:
     """Returns `params` with values replaced by weights that a config names, and remarks on these.
 

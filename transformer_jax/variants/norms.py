@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.norms import affine, rms_norm
-from transformer_jax.options import InitialSize, Positive
+from transformer_jax.norms import RMSNorm, affine, rms_norm
+from transformer_jax.options import InitialSize
 from transformer_jax.shapes import widen
 
 
@@ -32,18 +32,11 @@ class DynamicTanh(nn.Module):
         return affine(jnp.tanh(alpha * widen(inputs)), scale, bias, inputs.dtype)
 
 
-class ZeroCentredRMSNorm(nn.Module):
+class ZeroCentredRMSNorm(RMSNorm):
     """Root-mean-square norm with scale 1 + w; w starts at 0, so weight decay pulls the scale to 1.
 
     As in Gemma (Gemma team 2024, arXiv:2403.08295, in its published code).
-
-    Attributes:
-      epsilon: Added to the mean square.
-      use_bias: Ignored; every norm takes this argument, and this one has no bias.
     """
-
-    epsilon: Positive = 1e-5
-    use_bias: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:

@@ -57,7 +57,8 @@ def how_to_convert(path: Path) -> str:
     for first, name in _PACKED.items():
         if mark.startswith(first):
             return f"it is a {name} file: unpack it first" + ", or add .gz" * (name == "gzip")
-    name = next((name for first, name in _MARKS.items() if mark.startswith(first)), "latin1")
+    utf16 = "utf-16le" if mark[1:2] == b"\0" else "utf-16be" if mark[:1] == b"\0" else "latin1"
+    name = next((name for first, name in _MARKS.items() if mark.startswith(first)), utf16)
     return f"convert the file first: iconv -f {name} -t utf-8"
 
 
