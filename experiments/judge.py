@@ -83,6 +83,7 @@ def main(argv: list[str]) -> list[Any]:
     }
     folder = Path(arguments.workdir) if arguments.workdir else None
     results = judge_in(folder, rows, **asked) if folder else judge(rows, **asked)
+    print(f"note   {'larger' if arguments.larger_is_better else 'smaller'} values are better")
     print(table_text(HEADS, result_rows(results, outcomes_of(rows))))
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")

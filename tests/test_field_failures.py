@@ -101,6 +101,7 @@ def save(path, pixels, **options):
     Image.fromarray(np.array(pixels, np.uint8)).save(path, **options)
 
 
+@pytest.mark.filterwarnings("ignore:transparent pixels")
 def test_pictures_are_read_as_they_are_seen(tmp_path):
     """Turned as the camera says, transparent parts white, in any format that pillow reads."""
     tall = np.zeros((4, 2, 3), np.uint8)
@@ -117,7 +118,8 @@ def test_pictures_are_read_as_they_are_seen(tmp_path):
     save(tmp_path / "clear" / "a" / "1.png", clear)
     save(tmp_path / "clear" / "b" / "1.tif", white)
     grey = Image.new("LA", (3, 3), (0, 0))
-    one, other = load_images(str(tmp_path / "clear")).inputs
+    with pytest.warns(UserWarning, match="transparent pixels of pictures show white"):
+        one, other = load_images(str(tmp_path / "clear")).inputs
     np.testing.assert_array_equal(one, other)
     grey.save(tmp_path / "clear" / "a" / "1.png")
     Image.new("L", (3, 3), 255).save(tmp_path / "clear" / "b" / "1.tif")
@@ -946,5 +948,27 @@ def test_items_that_are_there_twice_are_refused(tmp_path):
 
 def test_runs_without_a_partner_are_counted(tmp_path):
     rows = [f"{arm},{seed + 2 * (arm == 'b')},{seed}\n" for arm in "ab" for seed in range(5)]
-    text = "arm,seed,value\n" + "".join(rows)
-    assert " 3 of 5 " in judged(tmp_path, text, f"--scores={tmp_path / 'a.csv'}").stdout
+    done = judged(tmp_path, "arm,seed,value\n" + "".join(rows), f"--scores={tmp_path / 'a.csv'}")
+    assert " 3 of 5 " in done.stdout
+
+
+def test_logs_that_end_within_a_line_are_told(tmp_path):
+    lines = [f"step {step}: train loss 2.9, val loss 2.8983\n" for step in (0, 250)]
+    (tmp_path / "a-0.log").write_text("".join(lines)[:-4])
+    with pytest.warns(UserWarning, match="val loss 2.8' has no end, and is not read"):
+        (curve,) = read_curves([tmp_path]).values()
+    assert (curve.steps, curve.values) == ([0], [2.8983])
+    (tmp_path / "a-0.log").rename(tmp_path / "a-0.csv").write_text("step,val_loss\n1,2.8983\n2,2.8")
+    with pytest.warns(UserWarning, match="the last line has no end"):
+        read_curves([tmp_path])
+
+
+def test_arrays_that_are_not_read_are_told(tmp_path):
+    arrays = {"vectors": np.zeros((4, 2, 1), np.float32), "labels": np.arange(4) % 2}
+    np.savez(tmp_path / "a.npz", **arrays, mask=np.ones(4))
+    assert load_vectors(str(tmp_path / "a.npz")).remarks == (
+        f"{tmp_path / 'a.npz'}: arrays not read: mask",
+    )
+    np.savez(tmp_path / "a.npz", **arrays, labels_test=np.ones(4))
+    with pytest.raises(InvalidInput, match="array labels_test would not be read"):
+        load_vectors(str(tmp_path / "a.npz"))

@@ -1,12 +1,10 @@
 """Losses and gradients of version 1, which the rewrite has to reproduce.
 
-`python -m tests.test_golden_answers` stores the answers of the code as it is. Removed when the core
-of version 2 is done.
+Removed when the core of version 2 is done.
 """
 
 import functools
 import gzip
-import json
 import tempfile
 from pathlib import Path
 
@@ -111,18 +109,6 @@ def computed(name, params, batches):
     return float(sums.loss / sums.weight), by_path(jax.device_get(first)), losses
 
 
-def write(name):
-    initial, batches = drawn(name), batches_of(name)
-    params = disturbed(initial)
-    loss, gradients, losses = computed(name, params, batches)
-    arrays = {f"params/{path}": value for path, value in params.items()}
-    arrays |= {f"gradients/{path}": value for path, value in gradients.items()}
-    arrays |= {f"initial/{path}": value.ravel()[:4] for path, value in initial.items()}
-    arrays |= {f"batches/{key}": np.stack([b[key] for b in batches]) for key in batches[0]}
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(FOLDER / f"{name}.npz", loss=loss, losses=losses, **arrays)
-
-
 def stored(name):
     with np.load(FOLDER / f"{name}.npz") as file:
         return {key: file[key] for key in file.files}
@@ -159,9 +145,3 @@ def test_initial_values_are_those_of_version_1(name):
     assert values.keys() == expected.keys()
     for path, first in expected.items():
         np.testing.assert_allclose(values[path].ravel()[:4], first, rtol=1e-6, err_msg=path)
-
-
-if __name__ == "__main__":
-    for case in CASES:
-        write(case)
-        print(case, json.dumps(stored(case)["losses"].round(3).tolist()[::6]))

@@ -15,8 +15,7 @@ from transformer_jax.studies.statistics import ALPHA, beyond_this_text, paired_i
 from transformer_jax.studies.tables import signed, spell_interval
 
 _NUMBERS = ("item", "task", "doc_id")  # the last as lm-evaluation-harness logs it
-# Fields that identify an item
-_SAME = (*_NUMBERS, "context", "bytes", "answer", "target", "doc_hash", "filter")
+_SAME = (*_NUMBERS, "context", "bytes", "answer", "target", "doc_hash", "filter")  # of an item
 
 
 class Answers(NamedTuple):

@@ -9,6 +9,7 @@ import math
 import re
 import struct
 import unicodedata
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -48,13 +49,7 @@ _STEPS = (
     *("step", "iter", "global_step", "trainer/global_step", "train/global_step", "Step", "_step"),
 )
 _USUAL = (
-    "eval/loss",
-    "val_loss",
-    "val/loss",
-    "eval_loss",
-    "val_bpb",
-    "validation_loss",
-    "loss/val",
+    *("eval/loss", "val_loss", "val/loss", "eval_loss", "val_bpb", "validation_loss", "loss/val"),
 )
 
 
@@ -207,6 +202,9 @@ def _of_log(path: Path, metric: str | None) -> list[tuple[int, float]]:
             line = re.sub(r"\x1b\[[\d;]*m", "", line)  # colours
             for pattern, name in _LOGS.values():
                 if (match := re.search(pattern, line)) and metric in (None, name):
+                    if not line.endswith("\n"):  # it may be cut within the number
+                        warnings.warn(f"{path}: {line!r} has no end, and is not read", stacklevel=2)
+                        continue
                     where = f"{path}, line {line_number}: {name}"
                     value = number(match["value"], where)
                     step = int(match["step"].replace(",", ""))
@@ -478,9 +476,9 @@ def rows_of_curves(
         if math.isnan(curve.values[curve.steps.index(end)]):
             diverged.append(name)
         ends.setdefault(end, []).append(name)
-    warnings = [*_warnings(rows, ends), *_other_data(curves)]
-    warnings += [f"diverged: {', '.join(diverged)} ends with nan"] * bool(diverged)
-    return Imported(rows, lines, warnings)
+    told = [*_warnings(rows, ends), *_other_data(curves)]
+    told += [f"diverged: {', '.join(diverged)} ends with nan"] * bool(diverged)
+    return Imported(rows, lines, told)
 
 
 def _other_data(curves: Mapping[str, Curve]) -> Iterator[str]:

@@ -85,7 +85,7 @@ def judge(
     """
     if target is not None and not math.isfinite(target):
         raise InvalidInput(f"target={target}: expected a number in the same units as the scores")
-    outcomes = outcomes_of(rows, with_steps=target is not None)
+    outcomes, base = outcomes_of(rows, with_steps=target is not None), str(base)
     arms = {arm: by_seed for arm, by_seed in outcomes.items() if arm != base}
     if not arms:
         raise InvalidInput(f"scores: expected at least one arm besides base={base}")

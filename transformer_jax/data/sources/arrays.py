@@ -3,6 +3,7 @@
 import difflib
 import functools
 import hashlib
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -80,7 +81,8 @@ def load_images(source: str) -> Arrays:
             "...), CIFAR-10's binary version (data_batch_1.bin ...), or one folder of pictures "
             f"({_PICTURES}) for each class"
         )
-    return _joined(str(path), arrays, "images", _as_images)._replace(remarks=tuple(remarks))
+    found = _joined(str(path), arrays, "images", _as_images)
+    return found._replace(remarks=(*found.remarks, *remarks))
 
 
 def load_vectors(source: str) -> Arrays:
@@ -107,8 +109,10 @@ def _joined(
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
     needed = [prefix + part for prefix in prefixes for part in (kind, "labels")]
     taken = [*needed, *(f"{prefix}lengths" for prefix in prefixes), "classes"]
-    for other in sorted(arrays.keys() - set(taken)):
-        if other.lower().startswith(_PARTS) or difflib.get_close_matches(other, taken, cutoff=0.85):
+    unread = sorted(arrays.keys() - set(taken))
+    for other in unread:
+        is_part = other.lower().startswith(_PARTS) or {*other.lower().split("_")} & {*_PARTS}
+        if is_part or difflib.get_close_matches(other, taken, cutoff=0.85):
             raise InvalidInput(
                 f"{name}: array {other} would not be read; expected {', '.join(taken)}"
                 + ("" if prefixes[0] else ", or each of them with train_ and with test_ in front")
@@ -161,7 +165,9 @@ def _joined(
     for array in (inputs, numbers.astype(np.int64), counts):
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
     first_test = len(parts[0]) if len(parts) > 1 else None
-    return Arrays(inputs, counts, numbers.astype(np.int32), classes, first_test, digest.hexdigest())
+    told = (f"{name}: arrays not read: {', '.join(unread)}",) * bool(unread)
+    labels, digest = numbers.astype(np.int32), digest.hexdigest()
+    return Arrays(inputs, counts, labels, classes, first_test, digest, told)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -231,7 +237,7 @@ def _read_idx(path: Path) -> np.ndarray:
     begin = 4 + 4 * axes
     if data[:3] != b"\0\0\x08" or len(data) < begin:
         raise InvalidInput(f"{path}: expected an IDX file of bytes, got {data[:4]!r} at its start")
-    shape = tuple(np.frombuffer(data, ">i4", axes, 4))
+    shape = tuple(map(int, np.frombuffer(data, ">i4", axes, 4)))
     if len(data) != begin + int(np.prod(shape)):
         raise InvalidInput(
             f"{path}: expected {begin + int(np.prod(shape))} bytes for {shape}, found {len(data)}"
@@ -256,7 +262,7 @@ def _read_cifar(path: Path) -> np.ndarray:
     if len(data) == 0 or len(data) % _CIFAR_ROW:
         raise InvalidInput(
             f"{path}: expected rows of {_CIFAR_ROW} bytes (CIFAR-10's binary version), "
-            f"found {len(data)} bytes"
+            f"found {f'{len(data)} bytes' if path.is_file() else 'no such file'}"
         )
     return data.reshape(-1, _CIFAR_ROW)
 
@@ -280,17 +286,14 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
         raise InvalidInput(f"{parts[0]}: expected the name of a class in UTF-8, got {unnamed[0]!r}")
     arrays: dict[str, Any] = {"classes": classes}
     for part in parts:
-        if loose := [
-            file for file in sorted(part.iterdir()) if file.is_file() and _is_picture(file)
-        ]:
+        if loose := [f for f in sorted(part.iterdir()) if f.is_file() and _is_picture(f)]:
             beside = f"{len(loose):,} pictures lie beside the folders of the classes"
             remarks.append(f"{part}: {beside}: {loose[0].name}, ...")
         others = _folders_in(part) - set(classes)
         if others:
             raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
-        found = [
-            (n, file) for n, name in enumerate(classes) for file in sorted(visible(part / name))
-        ]
+        named = enumerate(classes)
+        found = [(n, file) for n, name in named for file in sorted(visible(part / name))]
         others = [file for _, file in found if file.is_file() and not _is_picture(file)]
         if others:
             told = ", ".join(str(file.relative_to(part)) for file in others[:3])
@@ -350,6 +353,7 @@ def _read_picture(path: Path) -> np.ndarray:
             picture = ImageOps.exif_transpose(opened)
             is_grey = picture.mode in ("1", "L", "LA", "La")
             if picture.has_transparency_data:
+                warnings.warn("transparent pixels of pictures show white", stacklevel=2)
                 white = Image.new("RGBA", picture.size, _BACKGROUND)
                 picture = Image.alpha_composite(white, picture.convert("RGBA"))
             pixels = np.asarray(picture.convert("L" if is_grey else "RGB"))

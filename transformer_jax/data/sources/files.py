@@ -103,9 +103,7 @@ def lines_of(path: Path) -> Iterator[str]:
         with open_binary(path) as file:
             for line in file:
                 if not offset and line.startswith(b"version https://git-lfs"):
-                    raise InvalidInput(
-                        f"{path}: a pointer of git-lfs; fetch the file: git lfs pull"
-                    )
+                    raise InvalidInput(f"{path}: a pointer of git-lfs; fetch it: git lfs pull")
                 if not offset and b"\0" in line[:2]:  # UTF-16 without a mark
                     raise UnicodeDecodeError("utf-8", line, line.index(b"\0"), 2, "a zero byte")
                 yield line.decode("utf-8")

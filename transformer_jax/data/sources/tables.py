@@ -6,6 +6,7 @@ An invalid row raises InvalidInput with its file and line; only empty lines are 
 import csv
 import hashlib
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -219,6 +220,8 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     first = next(lines_of(path), "")
     if first.count(";") > first.count(","):
         raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
+    if path.suffix == ".csv" and not path.read_bytes().endswith(b"\n"):
+        warnings.warn(f"{path}: the last line has no end; is its number whole?", stacklevel=2)
     rows = _rows(path)
     header = [name.strip() for name in next(rows, (0, []))[1]]
     _refuse_twice(path, header)

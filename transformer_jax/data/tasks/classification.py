@@ -291,7 +291,7 @@ def vector_classification(
     facts = data_facts(source, arrays.sha256, parts, classes=arrays.classes)
     return Classification(
         parts, batch_size, inputs, arrays.labels, arrays.classes, sizes, "sequences", facts,
-        remarks=(*_unseen(arrays.classes, arrays.labels, parts),),
+        remarks=(*arrays.remarks, *_unseen(arrays.classes, arrays.labels, parts)),
     )  # fmt: skip
 
 
