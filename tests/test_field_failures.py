@@ -44,7 +44,13 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe, same_files
 from transformer_jax.studies.design import load_design
 from transformer_jax.studies.items import read_answers
-from transformer_jax.studies.other_runs import RULE, arm_and_seed, read_curves, read_scores
+from transformer_jax.studies.other_runs import (
+    RULE,
+    arm_and_seed,
+    read_curves,
+    read_scores,
+    rows_of_curves,
+)
 from transformer_jax.studies.pairs import TrainedPairs
 from transformer_jax.studies.referee import Journal
 from transformer_jax.studies.running import run
@@ -415,6 +421,9 @@ def test_floats_that_are_whole_are_kept_or_refused(tmp_path):
         load(1700000001.0, 2.0)
     with pytest.raises(InvalidInput, match="would become inf"):
         load(1e39, 2.0)
+    with pytest.raises(InvalidInput, match=r"1000000\.01 would become 1000000,"):
+        load(1000000.01, 1000000.03)
+    assert load(0.1, 0.1) == [np.float32(0.1)] * 2  # a feature that is constant
 
 
 def png(depth, data, second=b"IDAT"):
@@ -972,3 +981,13 @@ def test_arrays_that_are_not_read_are_told(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, labels_test=np.ones(4))
     with pytest.raises(InvalidInput, match="array labels_test would not be read"):
         load_vectors(str(tmp_path / "a.npz"))
+
+
+def test_runs_that_were_evaluated_at_other_updates_are_told_with_a_target(tmp_path):
+    for name, every in (("a-0", 50), ("b-0", 250)):
+        lines = [f"step {s}: train loss 1, val loss {9 - s / 100}\n" for s in range(0, 501, every)]
+        (tmp_path / f"{name}.log").write_text("".join(lines))
+    curves = read_curves([tmp_path])
+    (told,) = rows_of_curves(curves, target=5.0).warnings
+    assert told.startswith("runs have values at different updates")
+    assert not rows_of_curves(curves).warnings

@@ -274,7 +274,7 @@ def _of_rows(
             continue
         at, value = row.get(step), row[name]
         value = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-        is_whole = isinstance(at, int | float) and not isinstance(at, bool) and _is_whole(at)
+        is_whole = isinstance(at, int | float) and type(at) is not bool and float(at).is_integer()
         if not is_whole or isinstance(value, bool) or not isinstance(value, int | float):
             told = f"{step}={at!r}, {name}={value!r}"
             raise InvalidInput(f"{path}, row {line}: {told[:80]}: expected numbers")
@@ -375,7 +375,7 @@ def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
     columns = charted or [_chosen(path, set(header) - {step, runs or ""}, metric)]
     for line, row in table:
         at = number(row[step], f"{path}, line {line}: {step}")
-        if not _is_whole(at):
+        if not float(at).is_integer():
             raise InvalidInput(f"{path}, line {line}: {step}={row[step]}: expected an integer")
         for column in columns:
             name = column.rpartition(" - ")[0] if charted else row[runs or ""].strip()
@@ -384,10 +384,6 @@ def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
                 value = number(row[column], f"{path}, line {line}: {column}")
                 points[name].append((int(at), value))
     yield from points.items()
-
-
-def _is_whole(number: float) -> bool:
-    return math.isfinite(number) and number == int(number)
 
 
 def _numbers(path: Path, line: int, row: Mapping[str, str]) -> dict[str, float]:
@@ -478,6 +474,10 @@ def rows_of_curves(
         ends.setdefault(end, []).append(name)
     told = [*_warnings(rows, ends), *_other_data(curves)]
     told += [f"diverged: {', '.join(diverged)} ends with nan"] * bool(diverged)
+    shortest = min(ends, default=0)
+    grids = {tuple(s for s in curve.steps if s <= shortest) for curve in curves.values()}
+    if target is not None and len(grids) > 1:
+        told.append("runs have values at different updates: those with fewer reach a target later")
     return Imported(rows, lines, told)
 
 
@@ -558,7 +558,7 @@ def _warnings(rows: list[dict[str, Any]], ends: Mapping[int, list[str]]) -> Iter
     if len(ends) > 1:
         usual = max(ends, key=lambda step: len(ends[step]))
         others = [
-            f"{name} at {step:,}" for step, names in ends.items() if step != usual for name in names
+            f"{n} at {step:,}" for step, names in ends.items() if step != usual for n in names
         ]
         yield f"unequal budgets: runs end at {usual:,} updates, but {', '.join(others[:6])}"
 
@@ -573,11 +573,8 @@ def reaching_table(found: Iterable[Reaching], target: float) -> tuple[list[str],
         return f"{value[0]:.5g}" + (f" ({low:.5g} to {high:.5g})" if high < math.inf else "")
 
     heads = ["arm", "reached", "updates (95 %)", "value at the end (95 %)"]
-    rows = [
-        [
-            *(arm, "{} of {}".format(*reached), spelled(when), spelled(value)),
-            f"{p:.2g}" if reached[1] > 1 else "-",
-        ]
-        for arm, reached, when, value, p in found
-    ]
+    rows = []
+    for arm, reached, when, value, p in found:
+        shown = f"{p:.2g}" if reached[1] > 1 else "-"
+        rows.append([arm, "{} of {}".format(*reached), spelled(when), spelled(value), shown])
     return [*heads, f"p: mean beyond {target:g}"], rows

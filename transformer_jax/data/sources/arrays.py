@@ -197,9 +197,11 @@ def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
     if not np.isfinite(vectors).all():
         example = int(np.argwhere(~np.isfinite(vectors))[0][0])
         raise InvalidInput(f"{name}: example {example} contains a value that is not finite")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         exact, vectors = vectors, vectors.astype(np.float32)
-    changed = (vectors != exact) & (np.trunc(exact) == exact)  # whole numbers, e.g. time stamps
+        error, spread = np.abs(vectors - exact), exact.std((0, 1))
+    far = error > 1e-3 * np.where(spread > 0, spread, np.inf)  # e.g. a sensor's large offset
+    changed = (error > 0) & (far | (np.trunc(exact) == exact))  # whole numbers, e.g. time stamps
     if changed.any():
         raise InvalidInput(
             f"{name}: {exact[changed][0]} would become {vectors[changed][0]:.0f}, since vectors "
