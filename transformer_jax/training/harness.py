@@ -91,7 +91,7 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
             sums, exact = score_tokens(run, pairs, batch_size)
             return list(zip(sums.tolist(), exact.tolist(), strict=True))
 
-        def loglikelihood_rolling(self, requests: Any, **_: Any) -> list[float]:
+        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
             from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
             totals = []
@@ -104,7 +104,7 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
                 totals.append(math.fsum(total for total, _ in found))
             return totals
 
-        def generate_until(self, requests: Any, **_: Any) -> list[str]:
+        def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
             texts, long = [], 0
             for request in requests:
                 prompt, asked = request.args
