@@ -845,7 +845,11 @@ def test_tries_do_not_go_on_with_other_data_or_weights(tmp_path):
     ("changes", "code", "told"),
     [
         ({"JAX_PLATFORMS": "cuda"}, "jax.devices()", "error: JAX_PLATFORMS=cuda: jax has no such"),
-        ({"MPLBACKEND": "module://none"}, "__import__('matplotlib').get_backend()", ""),
+        (
+            {"MPLBACKEND": "module://ipympl.backend_nbagg"},
+            "__import__('matplotlib').get_backend()",
+            "",
+        ),
         ({"PYTHONOPTIMIZE": "2"}, "__import__('experiments.train').train", ""),
     ],
 )
