@@ -392,7 +392,7 @@ def test_semicolons_between_sentences_are_no_commas(tmp_path):
 def test_tables_of_other_splits_are_not_merged(tmp_path, name):
     for file in (name, "sst2.csv"):
         (tmp_path / file).write_text("text,label\ngood,pos\nbad,neg\n")
-    with pytest.raises(InvalidInput, match=f"rename {name}"):
+    with pytest.raises(InvalidInput, match=f"if {name} is no split of its own"):
         load_labelled_text(str(tmp_path))
 
 

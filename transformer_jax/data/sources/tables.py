@@ -107,7 +107,7 @@ def _tables(source: str, kind: str) -> list[Path]:
         if len(files) > 1 and words_of(source, [file]) & (TRAINING | HELD_OUT):
             raise InvalidInput(
                 f"{file}: a folder's files are read as one table and split by data.splits; "
-                f"give one file, or rename {file.name}"
+                f"give one file; if {file.name} is no split of its own, rename it"
             )
     return files
 
