@@ -447,11 +447,7 @@ def test_variants_are_read_by_size_and_patch():
             {"source": TOO_LONG, "tokens": TOKENS},
             "length 9 is beyond max_length 8",
         ),
-        (
-            VisionTransformer.of(**IMAGE),
-            {"images": jnp.zeros((1, 8, 8, 3))},
-            "images: expected",
-        ),
+        (VisionTransformer.of(**IMAGE), {"images": jnp.zeros((1, 8, 8, 3))}, "images: expected"),
         (
             VisionTransformer.of(**IMAGE, patch_size=3),
             IMAGES,

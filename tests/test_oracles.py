@@ -205,10 +205,7 @@ def params_of_cell(theirs, cell, direction="l0"):
     inward, hidden = state[f"weight_ih_{direction}"], state[f"weight_hh_{direction}"]
     bias_i, bias_h = state[f"bias_ih_{direction}"], state[f"bias_hh_{direction}"]
     if cell == "rnn":
-        return {
-            "i": {"kernel": inward.T, "bias": bias_i + bias_h},
-            "h": {"kernel": hidden.T},
-        }
+        return {"i": {"kernel": inward.T, "bias": bias_i + bias_h}, "h": {"kernel": hidden.T}}
     gates, params = GATES[cell], {}
     split = lambda array: dict(zip(gates, np.split(array, len(gates)), strict=True))
     for gate in gates:

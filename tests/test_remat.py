@@ -33,10 +33,7 @@ EVERYTHING |= {"feed_forward": "mixture", "feed_forward_options": FEW_EXPERTS}
 PIXELS = {"image_shape": (4, 4, 1), "patch_size": 2, "num_classes": 11, "wiring": "post"}
 BOTH = {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]}
 MODELS = {
-    "types, biases, drop path, experts": (
-        Decoder.of(**TEXT | SMALL | EVERYTHING, depth=5),
-        ALIKE,
-    ),
+    "types, biases, drop path, experts": (Decoder.of(**TEXT | SMALL | EVERYTHING, depth=5), ALIKE),
     "numbers of the depth": (
         Decoder.of(**TEXT | SMALL, depth=3, attention="diff_transformer", position="rotary"),
         ALIKE,

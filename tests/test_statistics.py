@@ -245,9 +245,7 @@ def test_no_more_than_one_study_in_twenty_has_any_false_word(arms, count):
     low, high = intervals(drawn_families("normal", arms, count, margin * at_margin), arms)
     better, worse = low > 0, high < 0
     false = np.where(
-        at_margin,
-        worse | (low > margin) | ((-margin < low) & (high < margin)),
-        better | worse,
+        at_margin, worse | (low > margin) | ((-margin < low) & (high < margin)), better | worse
     )
     assert false.any(-1).mean() <= 0.05
 

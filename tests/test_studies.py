@@ -575,8 +575,7 @@ def test_what_is_no_idle_change_is_not_refused(tmp_path, arms):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"model__feed_forward": "gated"}, {"model__num_kv_heads": 1}],
+    "changes", [{}, {"model__feed_forward": "gated"}, {"model__num_kv_heads": 1}]
 )
 def test_counted_operations_are_the_compilers(changes):
     """The compiler counts sums and activations too, so ours is a little below."""

@@ -321,26 +321,18 @@ def test_wrong_tries_are_refused_and_begin_nothing(tmp_path, arguments, words):
     assert not (tmp_path / "tries").exists()
 
 
-FILE = """
-from configs import tiny
-
-def get_config():
-    config = tiny.get_config()
-    config.model.depth = 1
-    config.optimizer.learning_rate = 0.004
-    config.training.steps = 150
-    config.evaluation.every = 150
-    config.schedule.warmup_steps = 10
-    return config
-"""
+OPTIONS = ("model.depth=1", "optimizer.learning_rate=0.004", "schedule.warmup_steps=10")
+BASE = (
+    CONFIG,
+    *(f"--config.{o}" for o in (*OPTIONS, "training.steps=150", "evaluation.every=150")),
+)
 
 
 @pytest.mark.commands
 def test_real_changes_are_kept_and_dropped_and_a_killed_confirmation_goes_on(tmp_path):
     """Twice the batch is better, a rate that teaches nothing is worse; planted, with real runs."""
-    (tmp_path / "base.py").write_text(FILE)
     folder = tmp_path / "tries"
-    begins = (f"--config={tmp_path / 'base.py'}", "--gate=1-gram")
+    begins = (*BASE, "--gate=1-gram")
     good = (f"--base={folder}", "--change=training.batch_size=32", "--json")
     process, journal = start_command("try_change", *begins, *good), folder / "journal.jsonl"
     deadline = time.monotonic() + 200
@@ -369,7 +361,7 @@ def test_real_changes_are_kept_and_dropped_and_a_killed_confirmation_goes_on(tmp
     listed = json.loads(attempt("try_change", f"--base={folder}", "--list", "--json").stdout)
     assert listed["base"] == {"training.batch_size": "32"}
     assert [each["outcome"] for each in listed["tries"]] == [KEPT, DROPPED]
-    other = (f"--base={tmp_path / 'other'}", f"--config={tmp_path / 'base.py'}")
+    other = (f"--base={tmp_path / 'other'}", *BASE)
     unlearned = command("try_change", *other, *good[1:])
     assert unlearned.returncode == 2
     told = unlearned.stderr.partition("error: ")[2]  # after the progress
