@@ -968,11 +968,11 @@ def test_runs_without_a_partner_are_counted(tmp_path):
 def test_logs_that_end_within_a_line_are_told(tmp_path):
     lines = [f"step {step}: train loss 2.9, val loss 2.8983\n" for step in (0, 250)]
     (tmp_path / "a-0.log").write_text("".join(lines)[:-4])
-    with pytest.warns(UserWarning, match="val loss 2.8' has no end, and is not read"):
+    with pytest.warns(UserWarning, match="val loss 2.8' has no line end; not read"):
         (curve,) = read_curves([tmp_path]).values()
     assert (curve.steps, curve.values) == ([0], [2.8983])
     (tmp_path / "a-0.log").rename(tmp_path / "a-0.csv").write_text("step,val_loss\n1,2.8983\n2,2.8")
-    with pytest.warns(UserWarning, match="the last line has no end"):
+    with pytest.warns(UserWarning, match="the last line has no line end"):
         read_curves([tmp_path])
 
 

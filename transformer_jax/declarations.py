@@ -206,7 +206,8 @@ def _kinds(owner: Any) -> dict[str, Any]:
 def options_of_section(section: type) -> dict[str, Option]:
     """Returns the options that a section of a config declares, by name."""
     kinds, meanings = _kinds(section), _meanings(section)
-    return {n: Option(kinds[n], getattr(section, n), meanings.get(n, "")) for n in kinds}  # or -OO
+    # `python -OO` drops docstrings, and with them the meanings.
+    return {n: Option(kinds[n], getattr(section, n), meanings.get(n, "")) for n in kinds}
 
 
 def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:

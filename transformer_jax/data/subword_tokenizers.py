@@ -193,7 +193,7 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         return self._model.encode(text).ids
 
     def without_last_bytes(self, tokens: list[int]) -> list[int]:
-        """Returns the tokens before the bytes at their end; more bytes may change these' text."""
+        """Returns the tokens without the bytes at their end, whose text later bytes may change."""
         symbols = [self._model.id_to_token(token) or "" for token in tokens]
         while symbols and re.fullmatch(_BYTE, symbols[-1]):
             symbols.pop()

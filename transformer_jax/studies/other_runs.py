@@ -203,7 +203,7 @@ def _of_log(path: Path, metric: str | None) -> list[tuple[int, float]]:
             for pattern, name in _LOGS.values():
                 if (match := re.search(pattern, line)) and metric in (None, name):
                     if not line.endswith("\n"):  # it may be cut within the number
-                        warnings.warn(f"{path}: {line!r} has no end, and is not read", stacklevel=2)
+                        warnings.warn(f"{path}: {line!r} has no line end; not read", stacklevel=2)
                         continue
                     where = f"{path}, line {line_number}: {name}"
                     value = number(match["value"], where)

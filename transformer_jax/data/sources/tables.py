@@ -221,7 +221,7 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     if first.count(";") > first.count(","):
         raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
     if path.suffix == ".csv" and not path.read_bytes().endswith(b"\n"):
-        warnings.warn(f"{path}: the last line has no end; is its number whole?", stacklevel=2)
+        warnings.warn(f"{path}: the last line has no line end; it may be cut", stacklevel=2)
     rows = _rows(path)
     header = [name.strip() for name in next(rows, (0, []))[1]]
     _refuse_twice(path, header)
