@@ -214,17 +214,18 @@ def user_environment(**changes):
     return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
-def command(verb, *arguments, cwd=ROOT, timeout=300, **environment):
-    """Runs `python -m experiments.VERB` in a fresh process."""
+def run_python(*words, cwd=ROOT, timeout=None, **environment):
+    """Runs Python with some words in a fresh process."""
     return subprocess.run(
-        [sys.executable, "-m", f"experiments.{verb}", *map(str, arguments)],
-        cwd=cwd,
-        env=user_environment(**environment),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+        [sys.executable, *map(str, words)],
+        cwd=cwd, env=user_environment(**environment), capture_output=True, text=True,
+        timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def command(verb, *arguments, timeout=300, **more):
+    """Runs `python -m experiments.VERB` in a fresh process."""
+    return run_python("-m", f"experiments.{verb}", *arguments, timeout=timeout, **more)
 
 
 def attempt(verb, *arguments, cwd=ROOT):

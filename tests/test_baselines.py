@@ -179,9 +179,7 @@ def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     assert wanted.items() <= gate_of(design.sealed()["gate"], "4-gram", scores).items()
     assert gate_of(None, "4-gram", scores)["score"] == 1.8
     assert gate_of(None, None, {}) is None
-    with pytest.raises(
-        InvalidInput, match="'majority' does not apply to this task; expected one of 2-gram"
-    ):
+    with pytest.raises(InvalidInput, match=r"'majority' does not apply to this .* one of 2-gram"):
         gate_of(("majority", "x"), "4-gram", scores)
 
 

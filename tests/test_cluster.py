@@ -12,8 +12,10 @@ from tests.conftest import TINY, command, start_command, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
+from transformer_jax.runs.writers import TensorBoard
 from transformer_jax.studies import jobs
 from transformer_jax.studies.cluster import Cluster, parse_cluster
+from transformer_jax.studies.other_runs import read_curves
 from transformer_jax.studies.study import load_study
 from transformer_jax.training.loop import train
 
@@ -161,6 +163,11 @@ def test_tensorboard_reads_what_metrics_hold(tmp_path):
         wanted = [(row["step"], row[name]) for row in rows if name in row]
         assert [step for step, _ in held] == [step for step, _ in wanted]
         assert [v for _, v in held] == pytest.approx([v for _, v in wanted], rel=1e-6)
+    TensorBoard(tmp_path / "a", {}, 15).close()  # resumed; what a kill had lost is written again
+    (first, _) = sorted((tmp_path / "a" / "tensorboard").iterdir())
+    assert read_curves([first.parent], "train/loss")["tensorboard"].steps == [5, 10, 15]
+    first.write_bytes(b"")
+    assert read_curves([first.parent], "train/loss")["tensorboard"].steps == [5, 10, 15]
 
 
 @pytest.mark.oracle

@@ -15,13 +15,14 @@ from transformer_jax.data.sources import shards as shards_module
 from transformer_jax.data.sources import stream
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
-from transformer_jax.data.sources.stream import TokenStream
+from transformer_jax.data.sources.stream import Piece, TokenStream
 from transformer_jax.data.sources.text import first_texts, load_text, read_pieces
 from transformer_jax.data.subword_tokenizers import BPETokenizer, HuggingFaceTokenizer
 from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
     CharTokenizer,
+    encode_corpus,
     fingerprint,
     load_tokenizer,
     make_tokenizer,
@@ -58,7 +59,7 @@ def test_c65_hard_text_survives_every_lossless_tokenizer(kind, tmp_path):
     np.testing.assert_array_equal(stored.encode(HARD_TEXT), tokens)
 
 
-def test_tokens_of_other_tokenizers_are_counted_in_bytes():
+def test_tokens_of_other_tokenizers_are_counted_in_bytes(tmp_path):
     library = pytest.importorskip("tokenizers")
     text = "Straße, naïve: 5 €\n"
     byte_level = BPETokenizer.train([text], 300).to_json()["model"]
@@ -69,6 +70,12 @@ def test_tokens_of_other_tokenizers_are_counted_in_bytes():
     model.decoder = library.decoders.Metaspace()
     model.add_special_tokens(["<s>"])
     assert HuggingFaceTokenizer(model).token_bytes.tolist() == [0, 1, 1, 2, 4, 1]
+    encode_corpus(HuggingFaceTokenizer(model), "aß<s>ß\n")
+    losing = HuggingFaceTokenizer(model)
+    with pytest.warns(UserWarning, match="loses or adds text, so bits per byte are unknown"):
+        write_shards([Piece("aß, ß\n", True)], losing, tmp_path / "shards")
+    read = load_text(str(tmp_path / "shards"), "").tokenizer
+    assert losing.token_bytes is read.token_bytes is None
     model.decoder = library.decoders.WordPiece()
     assert HuggingFaceTokenizer(model).token_bytes is None
 
@@ -222,9 +229,7 @@ def test_shards_give_the_same_batches_as_memory(tmp_path, kind):
     assert count == len(memory.stream)
     assert len(list(shards.glob("*.bin"))) == -(-count // 1000)
     assert load_text(str(shards), kind, 300, "").stream.document_starts.size > 50
-    with pytest.raises(
-        InvalidInput, match=r"document_separator='---': the documents in .* were made with"
-    ):
+    with pytest.raises(InvalidInput, match=r"separator='---': the documents in .* were made with"):
         load_text(str(shards), kind, 300, "---")
     mapped = load_text(str(shards), "ignored")
     assert mapped.text_sha256 == memory.text_sha256

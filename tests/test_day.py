@@ -20,7 +20,7 @@ import pytest
 import experiments
 from experiments.__main__ import commands
 from experiments.command import default_workdir, preset
-from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
+from tests.conftest import ROOT, TINY, attempt, command, refused, run_python, tiny_config
 from transformer_jax import load_run
 from transformer_jax.config_files import flatten
 from transformer_jax.errors import InvalidInput, require
@@ -213,10 +213,7 @@ CONSOLE = "from transformer_jax.console import main; main()"
 
 
 def run_console(script=(CONSOLE,), cwd=ROOT, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", *script],
-        cwd=cwd, env=user_environment(**environment), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return run_python("-c", *script, cwd=cwd, **environment)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +322,8 @@ def test_margin_and_gate_may_be_given_with_arms(tmp_path):
     design = load_design(TINY, {}, arms, margin=0.05, gate="1-gram")
     assert (design.margin, design.gate.by) == (0.05, "1-gram")
     assert design.question == "How does the loss depend on depth?"
+    smoothed = load_design(TINY, {}, ["objective.smoothing=0,0.1"])  # the config states none
+    assert (smoothed.base, smoothed.others) == ("smoothing=0", ["smoothing=0.1"])
     flags = (f"--config={TINY}", f"--workdir={tmp_path}")
     refused(attempt("ablate", *flags), "get_arms", "--arm")
     refused(attempt("ablate", *flags, "--arm=model.depth=1", "--margin=-1"), "margin=-1.0")
@@ -407,8 +406,11 @@ def test_a_text_ends_before_what_stops_it(loaded):
     early = min(whole.find(first), whole.find(other))
     assert loaded.sample("ROMEO:", 40, seed=3, stop=[first, other]) == whole[:early]
     assert loaded.sample("ROMEO:", 40, seed=3, stop="§") == whole
-    with pytest.raises(InvalidInput, match="stop: expected non-empty strings"):
-        loaded.sample("ROMEO:", 4, stop="")
+    for wrong in ("", [7]):
+        with pytest.raises(InvalidInput, match="stop: expected non-empty strings"):
+            loaded.sample("ROMEO:", 4, stop=wrong)
+    with pytest.raises(InvalidInput, match=r"text: expected a string, got \['ROMEO:'\]"):
+        loaded.perplexity(["ROMEO:"])
 
 
 def test_how_likely_a_text_is(loaded):

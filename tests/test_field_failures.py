@@ -23,7 +23,16 @@ from PIL import Image
 
 from experiments.command import execute
 from experiments.runs import _agrees as agrees
-from tests.conftest import ROOT, attempt, random_params, refused, tiny_config, user_environment
+from tests.conftest import (
+    ROOT,
+    attempt,
+    command,
+    random_params,
+    refused,
+    run_python,
+    tiny_config,
+    user_environment,
+)
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.folders import left_out
@@ -277,12 +286,10 @@ def test_printing_fails_no_run(tmp_path, stdout):
 def test_a_narrow_terminal_gets_escapes(tiny_run, tmp_path):
     (tmp_path / "text.txt").write_text("日本 😀 " * 400)
     flags = [f"--config.data.source={tmp_path / 'text.txt'}", "--config.training.steps=3"]
-    command = [sys.executable, "-m", "experiments.train", "--config=configs/tiny.py", *flags]
-    command += [f"--workdir={tmp_path / 'run'}", "--config.schedule.warmup_steps=1"]
-    environment = user_environment(PYTHONIOENCODING="latin-1")
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment)
+    flags += [f"--workdir={tmp_path / 'run'}", "--config.schedule.warmup_steps=1"]
+    done = command("train", "--config=configs/tiny.py", *flags, PYTHONIOENCODING="latin-1")
     assert done.returncode == 0, done.stderr
-    assert rb"\u" in done.stdout
+    assert "\\u" in done.stdout
 
 
 LONG = "x" * 300
@@ -328,9 +335,7 @@ def test_a_warning_of_a_command_is_one_line(tmp_path):
     config = {"architectures": ["GPT2LMHeadModel"], **sizes, "use_moe": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    command = [sys.executable, "-m", "experiments.sample", f"--workdir={tmp_path}", "--prompt=a"]
-    environment = {"cwd": ROOT, "env": user_environment()}
-    done = subprocess.run(command, capture_output=True, text=True, **environment)
+    done = command("sample", f"--workdir={tmp_path}", "--prompt=a")
     told, error = done.stderr.splitlines()
     assert told == f"warning: {tmp_path}: config.json: without effect here: use_moe=True"
     assert error.startswith(f"error: {tmp_path / 'model.safetensors'}: not readable")
@@ -855,15 +860,7 @@ def test_tries_do_not_go_on_with_other_data_or_weights(tmp_path):
 )
 def test_the_environment_of_a_notebook_or_container_ends_no_command(changes, code, told):
     program = f"import jax; from experiments.command import execute; execute(lambda _: {code})"
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        env=user_environment(**changes),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", program, **changes)
     assert (done.returncode, done.stderr[: len(told)]) == (2 if told else 0, told), done.stderr
 
 

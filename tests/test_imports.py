@@ -6,12 +6,11 @@ import graphlib
 import inspect
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT, user_environment
+from tests.conftest import ROOT, run_python
 
 CONFIG = (
     *("options", "declarations", "model_options", "config", "suggestions", "own"),
@@ -178,9 +177,8 @@ READING = (
 )
 def test_an_import_loads_no_more_than_it_needs(statement, unwanted):
     probe = f"import sys\n{statement}\nprint(*(n for n in sys.modules if '.' not in n))"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", probe)
+    assert done.returncode == 0, done.stderr
     assert not {*done.stdout.split()} & unwanted
 
 
@@ -231,10 +229,7 @@ count()
 def test_little_is_imported(tmp_path, program, most_files, most_lines):
     """Bounds the code that lies between a command and the first update."""
     text = COUNTED + (program % (tmp_path / "run") if "%s" in program else program)
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=ROOT, env=user_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_python("-c", text)
     counts = [line.split() for line in done.stdout.splitlines() if line.startswith("COUNTED")]
     assert counts, done.stderr
     files, lines = map(int, counts[0][1:])

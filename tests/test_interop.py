@@ -440,9 +440,7 @@ def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters
     assert exported.config["architectures"] == ["Gemma3ForCausalLM"]
     assert exported.config["layer_types"][2] == "full_attention"
     hybrid = ours.with_options(layer_types={"W": {"mixer": "state_space"}})
-    with pytest.raises(
-        InvalidInput, match="mixer of block 0: state_space here, attention if exported"
-    ):
+    with pytest.raises(InvalidInput, match="block 0: state_space here, attention if exported"):
         to_huggingface(hybrid, theirs.params)
     local = theirs.model.with_options(
         layers="", layer_types={}, mask="window", mask_options={"size": 3}
@@ -516,6 +514,8 @@ def test_what_they_cannot_compute_is_refused(small_gpt2, tmp_path):
     model, params = small_gpt2
     with pytest.raises(InvalidInput, match="position: shaw here, learned if exported"):
         to_huggingface(model.with_options(position="shaw"), {})
+    with pytest.raises(InvalidInput, match="attention: sink here, softmax if exported"):
+        to_huggingface(model.with_options(attention="sink"), {})
     to_huggingface(model, params, tmp_path)
     with pytest.raises(InvalidInput, match=r"already contains config.json or weights"):
         to_huggingface(model, params, tmp_path)

@@ -221,6 +221,8 @@ def test_event_files_and_runs_of_trackers_are_read(tmp_path, monkeypatch):
                 writer.add_scalar("lr", 0.1, at)
     with SummaryWriter(str(tmp_path / "run-0"), filename_suffix="z") as writer:  # resumed
         writer.add_scalar("val/loss", 1.75, 500)
+    with SummaryWriter(str(tmp_path / "run-0"), filename_suffix="zz") as writer:  # and killed
+        writer.add_scalar("lr", 0.1, 501)
     (events,) = (tmp_path / "run-1").iterdir()
     events.write_bytes(events.read_bytes() + events.read_bytes()[-40:-3])
     curves = read_curves([tmp_path])

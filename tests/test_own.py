@@ -1,14 +1,13 @@
 """A component of the user's own: named by import path, checked unread, never run unasked."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from experiments.command import Parser
-from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
+from tests.conftest import ROOT, TINY, attempt, command, refused, run_python
 from transformer_jax.config_files import (
     flatten,
     from_json,
@@ -361,11 +360,8 @@ def test_a_pooling_of_ones_own_does_not_see_padding(empty):
 
 
 def pytest_in(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder, env=user_environment(PYTHONPATH=f"{ROOT}:{folder}"), capture_output=True,
-        text=True, timeout=300, check=False,
-    )  # fmt: skip
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+    return run_python(*words, cwd=folder, timeout=300, PYTHONPATH=f"{ROOT}:{folder}")
 
 
 @pytest.mark.commands

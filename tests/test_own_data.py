@@ -171,9 +171,7 @@ def test_a_task_that_breaks_a_law_is_told_of(law, words, changes):
 def test_training_on_what_is_evaluated_is_told_of():
     task = make_task(load_config(TINY, _TASKS["copy"]))
     seen = next(iter(task.evaluation_batches("test", 8)))
-    with pytest.raises(
-        AssertionError, match="8 of 512 examples of test are in the first 20 training batches"
-    ):
+    with pytest.raises(AssertionError, match="8 of 512 examples of test are in the first 20"):
         TASK_LAWS["disjoint_splits"](Broken(task, batch=lambda *_: seen))
 
 
@@ -263,9 +261,7 @@ def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
     net = net.replace('padding="CAUSAL"', 'padding="SAME"').replace("Mine", "Leak")
     (folder / "own_leak.py").write_text(net)
     leaking = {**SORTING, "model.architecture": "own_leak:Leak"}
-    with pytest.raises(
-        InvalidInput, match=r"tokens from position \d+ on change the logits before it"
-    ):
+    with pytest.raises(InvalidInput, match=r"tokens from position \d+ on change the logits"):
         train(short(**leaking), "run", Silent())
     said = TEMPLATE.replace("    length: int", "    reads_from_left = False\n    length: int")
     (folder / "own_task.py").write_text(said)

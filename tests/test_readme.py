@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from configs import shakespeare
-from tests.conftest import FLAGS, ROOT, attempt, user_environment
+from tests.conftest import FLAGS, ROOT, attempt, run_python
 from tests.test_benchmarks import write_bundle
 
 README = (ROOT / "README.md").read_text()
@@ -90,11 +90,8 @@ def place(tmp_path_factory):
 def run(place, line, *more, **environment):
     program, *arguments = shlex.split(line)
     assert program in ("python", sys.executable)
-    done = subprocess.run(
-        [sys.executable, *arguments, *more],
-        cwd=place, env=user_environment(HOME=str(place), COLUMNS="120", **environment),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    home = {"HOME": str(place), "COLUMNS": "120"}
+    done = run_python(*arguments, *more, cwd=place, **home, **environment)
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -194,9 +191,7 @@ def test_the_commands_run_as_they_are_written(place, monkeypatch):
 
 def test_the_refusal_is_the_printed_one(place):
     command, expected = re.search(r"\$ python (.*)\n(error: .*)\n", README).groups()
-    done = subprocess.run(
-        [sys.executable, *command.split()], cwd=place, capture_output=True, text=True, check=False
-    )
+    done = run_python(*command.split(), cwd=place)
     assert done.returncode == 2
     assert done.stderr.strip() == expected
 

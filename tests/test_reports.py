@@ -293,14 +293,24 @@ def test_a_filter_that_names_nothing_is_refused(done):
     root = f"--root={done.path.parent}"
     for wrong, *words in (
         ("tes/loss<3", "did you mean test/loss"),
+        ("seed==1", "seed==1: expected a filter"),
         ("--sort=loss", "--sort=loss", "is ambiguous; use one of"),
         ("--columns=status,test/los", "--columns=status,test/los", "did you mean test/loss?"),
     ):
         refused(attempt("runs", "ls", root, wrong), *words)
     refused(attempt("runs", "ls", f"{root}/x"), "no such folder")
     refused(attempt("runs", "lst"), "ls, show, tail, diff, gc, export", "did you mean ls?")
-    with pytest.raises(ValueError, match="expected a filter"):
-        parse_filter("loss")
+    for wrong in ("loss", "loss=>1", "loss=< -1"):
+        with pytest.raises(ValueError, match="expected a filter"):
+            parse_filter(wrong)
+
+
+def test_a_filter_reads_values_as_the_options_do():
+    for text, value in (("a=null", None), ("a!=none", 3), ("a=no", False), ("a!=Yes", False)):
+        assert parse_filter(text)[1](value), text
+        opposite = text.replace("!=", "=") if "!" in text else text.replace("=", "!=")
+        assert not parse_filter(opposite)[1](value), text
+    assert parse_filter("a=<|end|>")[1]("<|end|>")
 
 
 def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):

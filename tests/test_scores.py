@@ -2,15 +2,13 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import transformer_jax
-from tests.conftest import attempt, refused, user_environment
+from tests.conftest import attempt, refused, run_python
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies import statistics
 from transformer_jax.studies.outcomes import Outcome
@@ -61,15 +59,11 @@ print(transformer_jax.judge(rows, base="0", margin=0.01, larger_is_better=True)[
 
 
 def test_the_judge_needs_scipy_alone():
-    def run_without(*packages):
-        words = [sys.executable, "-c", ALONE % (packages,)]
-        return subprocess.run(
-            words, env=user_environment(), capture_output=True, text=True, check=False
-        )
-
-    done = run_without("jax", "flax", "ml_collections", "optax", "rich", "matplotlib")
+    packages = ("jax", "flax", "ml_collections", "optax", "rich", "matplotlib")
+    done = run_python("-c", ALONE % (packages,))
     assert done.stdout == "better\n", done.stderr
-    assert "pip install -e '.[judge]'" in run_without("scipy").stderr
+    done = run_python("-c", ALONE % (("scipy",),))
+    assert "pip install -e '.[judge]'" in done.stderr
 
 
 def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
@@ -174,8 +168,13 @@ def test_looks_cost_what_they_cost_in_a_study(scores):
         ({"primary": ["pu"]}, "primary=pu: no such arm"),
         ({"margin": 0.0}, "margin=0.0: expected a number > 0"),
         ({"target": math.nan}, "target=nan: expected a number"),
-        ({"planned": (0,)}, "planned=[0]: expected numbers of seeds"),
-        ({"earlier_looks": (-3,)}, "earlier_looks=[-3]: expected numbers of seeds"),
+        ({"margin": "0.01"}, "margin='0.01': expected a number > 0"),
+        ({"target": "0.9"}, "target='0.9': expected a number"),
+        ({"larger_is_better": "False"}, "larger_is_better='False': expected True or False"),
+        ({"primary": "up"}, "primary='up': expected a collection of names"),
+        ({"planned": (0,)}, "planned=(0,): expected numbers of seeds"),
+        ({"planned": 5}, "planned=5: expected numbers of seeds"),
+        ({"earlier_looks": (-3,)}, "earlier_looks=(-3,): expected numbers of seeds"),
         ({"rows": [ROW | {"step": "abc"}], "target": 0.5}, "row 1: step=abc: expected an integer"),
         ({"rows": [ROW | {"step": math.inf}], "target": 0.5}, "row 1: step=inf: expected an int"),
         ({"rows": [ROW | {"step": ""}], "target": 0.5}, "row 1 has no step"),

@@ -16,9 +16,7 @@ def test_returns_the_size_of_every_letter():
 
 
 def test_names_both_arguments_that_disagree():
-    with pytest.raises(
-        ValueError, match=r"b: expected \[L=2\], got \(4,\): L .* 2 in a and 4 here"
-    ):
+    with pytest.raises(ValueError, match=r"expected \[L=2\], got \(4,\): L .* 2 in a and 4 here"):
         check_shapes(a=(jnp.zeros((2, 3)), "L D"), b=(jnp.zeros(4), "L"))
 
 

@@ -46,6 +46,7 @@ def test_paired_t_is_scipys(rng):
     _, error, p = ours.paired_t([0.1 + 0.2 - 0.3 + 0.1] * 5)
     assert (error, p) == (0.0, 0.0), "equal differences have no spread"
     assert ours.paired_t([0.0] * 5)[2] == 1.0
+    assert np.isnan([*ours.paired_interval([1.0, np.inf, 2.0], 0.05).interval]).all()
 
 
 def test_neighbouring_windows_of_a_text_are_put_together():

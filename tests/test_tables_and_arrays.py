@@ -177,9 +177,7 @@ def test_folders_of_pictures(tmp_path):
     assert (loaded.classes, loaded.first_test) == (("cat", "dog"), None)
     for part in ("train", "val"):
         shutil.copytree(tmp_path / "cat", tmp_path / "parts" / part / "cat")
-    with pytest.raises(
-        InvalidInput, match=r"train, val: expected either one folder of pictures per class"
-    ):
+    with pytest.raises(InvalidInput, match=r"train, val: expected either one folder of pictures"):
         load_images(str(tmp_path / "parts"))
     odd = tmp_path / "dog" / "2.png"
     Image.fromarray(np.full((4, 6), 1000, np.uint16)).save(odd)

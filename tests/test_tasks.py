@@ -428,9 +428,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(sources, tmp_path):
     assert same["block_0/attention/query/kernel"]
     assert not same["block_0/feed_forward/up/kernel"]
     config = config_for("labelled", sources, **{"training.frozen": "token_embeding"})
-    with pytest.raises(
-        InvalidInput, match=r"begins with 'token_embeding'; paths begin with .*block_0"
-    ):
+    with pytest.raises(InvalidInput, match=r"'token_embeding'; paths begin with .*block_0"):
         train(config, tmp_path / "b", Silent())
 
 

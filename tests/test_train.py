@@ -351,9 +351,7 @@ def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
 
     monkeypatch.setattr(LanguageModelling, "batch", poisoned)
     for _ in range(2):  # the same command repeats the same update
-        with pytest.raises(
-            NonFinite, match="not finite in update 24, which was not applied"
-        ) as error:
+        with pytest.raises(NonFinite, match="not finite in update 24") as error:
             run(tmp_path / "a")
         assert "first of" in str(error.value)
     directory = RunDirectory(tmp_path / "a")

@@ -48,8 +48,7 @@ def scaled_dot_product_attention(
       mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
       bias: [..., L, M], added to the scores; -inf is allowed; broadcasts to the weights.
       scale: Factor applied to the products of queries and keys; 1 / sqrt(d_k) if None.
-      soft_cap: Bound on the absolute values of the scaled products, as in attention_scores; no
-        bound if None.
+      soft_cap: Bound on the absolute values of the scaled products, as in attention_scores.
       adjust: Function applied to the weights before the mean is taken, e.g. dropout.
 
     Returns:
@@ -191,8 +190,7 @@ class MultiHeadAttention(nn.Module):
     heads than query heads, each serves a group of query heads: one gives multi-query attention
     (Shazeer 2019, arXiv:1911.02150), several give grouped-query attention (arXiv:2305.13245).
 
-    Each projection is one matrix [D, H * K], so the same seed draws the same values when only
-    `num_heads` changes.
+    Each projection is one matrix [D, H * K], whose initial values do not depend on `num_heads`.
 
     Attributes:
       num_heads: Number of query heads, H.
@@ -248,8 +246,7 @@ class MultiHeadAttention(nn.Module):
           inputs: Input of the queries, [..., L, D].
           memory: Input of the keys and values, [..., M, D]; the inputs if None.
           mask: [..., L, M] bool, True = may attend, the same for all heads; or, with one axis more
-            than the inputs, [..., H or 1, L, M]; or a Mask, which becomes an array only if the
-            variant needs one.
+            than the inputs, [..., H or 1, L, M]; or a Mask, made an array only if needed.
           terms: Position terms for attention.
           slot: Slot for the inputs' keys and values in the KV cache; M is then the capacity of the
             cache.
@@ -409,8 +406,7 @@ class AttentionVariant(nn.Module):
     Attributes:
       hides_weights: Whether `__call__` computes no weights [..., H, L, M]; `weights` then computes
         them for inspection only.
-      takes_groups: Whether keys and values arrive as [..., G, M, K], not repeated for the H query
-        heads.
+      takes_groups: Whether keys and values arrive as [..., G, M, K], not repeated for H heads.
     """
 
     hides_weights: ClassVar[bool] = False

@@ -182,8 +182,7 @@ class Model(ModelOptions):
       architecture: Architecture; the task decides which ones are possible. A class of your own
         receives the model options that match its fields; its other fields are options too.
       match_parameters: Reference architecture: the width of a recurrent architecture is chosen to
-        match the number of parameters that the reference has with the same options. None keeps the
-        width.
+        match the number of parameters that the reference has with the same options, or None.
       max_length: Longest possible input in tokens, at least data.length.
       dtype: Precision of the computation. Parameters, optimizer, softmax, norms and loss are always
         float32.

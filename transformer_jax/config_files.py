@@ -156,8 +156,7 @@ class ConfigFile:
             _fill_required(config, overrides)
             flat = flatten(config)
             problems = import_own({k: v for k, v in flat.items() if k not in overrides})
-            # Checked before defaults are filled in, which would replace a dict given in place of a
-            # value.
+            # Checked before defaults, which would replace a dict given in place of a value.
             changes = {**flat, **{key: v for key, v in overrides.items() if key in CHOICES}}
             unknown = [unknown_key(key, changes) for key in flat if not option_for(key, changes)]
             report(problems + unknown)

@@ -1,8 +1,7 @@
 """Cross-field validation: combinations of individually valid options that make no sense together.
 
 Functions that take `flat` expect a completed flat config: full key -> value, including the options
-that the chosen variants read. The `_of_...` functions yield pairs: a key, and the reason why its
-value is refused.
+that the chosen variants read. The `_of_...` functions yield keys with reasons to refuse them.
 """
 
 from collections.abc import Iterator, Mapping

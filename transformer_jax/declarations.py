@@ -1,7 +1,6 @@
 """Options declared by typed fields of a section or a variant: their checks and descriptions.
 
-pydantic checks values against the types. `--help`, docs/options.md and error messages use the
-descriptions.
+pydantic checks values; `--help`, docs/options.md and error messages use the descriptions.
 """
 
 import ast
@@ -19,7 +18,8 @@ from typing_extensions import Doc
 
 from transformer_jax.options import FINITE, Form, SameAs, Variant, is_user_defined
 
-_SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+NO_VALUE = ("None", "none", "null")
+SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +110,12 @@ class Option:
           ValueError: The string cannot be parsed as this type.
         """
         base, _, optional = self._parts
-        if optional and text in ("None", "none", "null"):
+        if optional and text in NO_VALUE:
             return None
         if base is bool:
-            if text.lower() not in _SWITCHES:
+            if text.lower() not in SWITCHES:
                 raise ValueError(text)
-            return _SWITCHES[text.lower()]
+            return SWITCHES[text.lower()]
         if base is int:
             number = float(text.replace("_", ""))  # accepts 1e3 too
             if number != int(number):

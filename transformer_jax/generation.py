@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
@@ -133,7 +134,7 @@ def generate(
     """Continues a prompt, one token at a time.
 
     When the text outgrows the model's `max_length`, the context slides: the model sees the last
-    `max_length` tokens, at positions 0 .. max_length - 1. Under jit, all sizes must be static.
+    `max_length` tokens, at positions 0 .. max_length - 1. Under jit, all numbers are static.
 
     Args:
       next_logits: Function that returns the logits after a context, and a new cache.
@@ -287,10 +288,7 @@ def _readers(
 # ---------------------------------------------------------------- with a model
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "num_tokens", "temperature", "top_k", "top_p")
-)
-def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options: Any) -> Array:
+def generate_from(model: Any, params: Any, prompt: ArrayLike, rng: Array, **options: Any) -> Array:
     """Continues a prompt with a decoder; compiled once per prompt length and set of options.
 
     Args:
@@ -303,8 +301,17 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     Returns:
       New tokens, [..., num_tokens] int32.
     """
+    # Numbers of jax have no hash.
+    options = {k: value.item() if hasattr(value, "item") else value for k, value in options.items()}
+    return _generate_from(model, params, jnp.asarray(prompt), rng, **options)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("model", "num_tokens", "temperature", "top_k", "top_p")
+)
+def _generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options: Any) -> Array:
     if prompt.ndim == 1 and not hasattr(model, "can_cache"):  # a user's model may need [B, L]
-        return generate_from(model, params, prompt[None], rng, **options)[0]
+        return _generate_from(model, params, prompt[None], rng, **options)[0]
     readers = _readers(model, params)
     return generate_with_cache(*readers, prompt, rng=rng, max_length=model.max_length, **options)
 

@@ -78,9 +78,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """Returns generation_config.json's contents, or {} if absent; errors as in read_settings."""
-    file = folder / "generation_config.json"
-    return _read_object(file) if file.is_file() else {}
+    """Returns generation_config.json's contents, or config.json's; errors as in read_settings."""
+    if (file := folder / "generation_config.json").is_file():
+        return _read_object(file)
+    settings = read_settings(folder)  # as transformers reads it, with BART's key of old
+    is_forced = settings.get("force_bos_token_to_be_generated")
+    return settings | (
+        {"forced_bos_token_id": settings.get("bos_token_id", 0)} if is_forced else {}
+    )
 
 
 def _read_object(file: Path) -> dict[str, Any]:

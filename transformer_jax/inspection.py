@@ -87,13 +87,11 @@ def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Int
     Args:
       model, inputs: As in `capture`.
       params: Its parameters; the result is differentiable in them.
-      changes: Functions by site name or pattern; each maps a value to one of the same shape and
-        dtype.
+      changes: Functions by site name or pattern; each returns a value of the same shape and dtype.
     Returns:
       The model's output.
     Raises:
-      InvalidInput: A name matches no site, a shape or dtype changes, or the model ignores the
-        value.
+      InvalidInput: A name matches no site, a shape or dtype changes, or the value is unused.
     """
     _refuse_unknown(list(changes), list(sites_of(model, params, inputs)), model)
     return jax.jit(lambda params: _run(model, inputs, changes, params)[0])(params)
@@ -172,8 +170,7 @@ def mean_entropy(weights: Array) -> Array:
 def are_distributions(weights: Array) -> Array:
     """Returns whether every row [..., M] is 0, or has weights >= 0 that sum to 1 (within 2 %).
 
-    The tolerance is for bfloat16. The rows of sigmoid attention, and of differences of two maps,
-    are not distributions.
+    The tolerance is for bfloat16. Rows of sigmoids or of differences of maps are none.
     """
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)

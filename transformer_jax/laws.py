@@ -237,8 +237,7 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
 def examples_are_independent(subject: Subject) -> None:
     """An example gives the same bits for any other examples, and close values in any row.
 
-    A device may choose a different kernel for a different shape, so the bits may depend on the
-    size of the batch.
+    Bits may depend on the size of the batch, by which a device may choose its kernel.
     """
     size = subject.model.vocab_size
     mixed = [
@@ -283,8 +282,7 @@ def bfloat16_is_near(subject: Subject) -> None:
 def dropout_is_for_training(subject: Subject) -> None:
     """Without train=True, dropout does nothing; with it, the result depends only on the key.
 
-    Attention that forms no weights refuses to drop them, and is then tested without attention
-    dropout.
+    Attention that forms no weights refuses to drop them, and is then tested without.
     """
     dropping = subject.model.with_options(dropout_rate=0.5, stochastic_depth=0.2)
     variables = {"params": subject.params}

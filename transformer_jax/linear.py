@@ -24,8 +24,7 @@ def linear(
     Leading axes are flattened into one before the product. The result is the same without this, but
     for rank-3 inputs the kernel's gradient would contract two axes, which XLA on CPU does not hand
     to its fast matrix routine; flattening cuts the time of a training step to about two thirds. If
-    the positions of a text are divided over devices, the axes are kept, since one axis would mix
-    the parts.
+    a text is divided over devices, the axes are kept, since one axis would mix the parts.
 
     Args:
       inputs: [..., D].

@@ -286,8 +286,7 @@ class Mask:
     Attributes:
       query: Places of the queries.
       key: Places of the keys.
-      rule: The rule. If places have segments, keys of different segments and of segment 0 are
-        hidden too.
+      rule: The rule, beside which different segments, and segment 0, are hidden.
     """
 
     query: Places
@@ -346,8 +345,7 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
     """Returns the rule of self-attention for an entry of MASKS and the model's direction.
 
     Args:
-      row: A subclass of Rule, a rule, or a function as in OfPositions that takes the options as
-        further arguments.
+      row: A subclass of Rule, a rule, or a function as in OfPositions with further options.
       options: Options of the entry.
       causal: Whether the model may not look ahead.
     Raises:

@@ -78,8 +78,7 @@ def metric_facts(name: str) -> MetricFacts:
     """Returns the facts about a metric: an entry of METRICS, or an imported MODULE:NAME.
 
     Raises:
-      LookupError: There is no such metric, its module is not imported, or its decorator or its
-        arguments are wrong.
+      LookupError: There is no such metric (imported), or its decorator or arguments are wrong.
     """
     function = _function(name)
     if function is None:

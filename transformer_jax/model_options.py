@@ -38,8 +38,7 @@ class ModelOptions:
       width: Model width, D.
       depth: Number of blocks.
       num_heads: Number of attention heads, H; must divide width unless head_dim is given.
-      num_kv_heads: Number of key and value heads, G, a divisor of H; H if None. 1 is multi-query
-        attention.
+      num_kv_heads: Number of key and value heads, G, a divisor of H; H if None.
       head_dim: Number of features of one head, K; width / num_heads if None.
       value_dim: Number of features of one head's values, V; head_dim if None.
       mlp_dim: Number of features inside the feed-forward layer, F. If None, 4 * width, or 8/3 *

@@ -119,8 +119,7 @@ def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
 class ClassToken(nn.Module):
     """Learned vectors put before a sequence: a class token, or registers.
 
-    Dosovitskiy et al. 2021, arXiv:2010.11929, equation 1; Darcet et al. 2024, arXiv:2309.16588,
-    section 2.2.
+    Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1; Darcet et al. 2024, arXiv:2309.16588, 2.2.
 
     Attributes:
       embedding_init: Initial values of the vectors.

@@ -240,8 +240,7 @@ class RotaryPositions(nn.Module):
       scaling: Method for contexts longer than those in training.
       factor: Ratio of the longer context's length to that in training.
       original_length: Number of positions of a context in training, for llama3.
-      low_freq_factor: Largest number of turns in original_length at which a wavelength is
-        stretched, for llama3.
+      low_freq_factor: For llama3: largest number of turns in original_length that is stretched.
       high_freq_factor: Smallest number of turns in original_length at which a wavelength is kept,
         for llama3; above low_freq_factor.
     """

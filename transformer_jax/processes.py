@@ -25,8 +25,7 @@ def join_processes() -> None:
     It does so in Slurm (srun) with several tasks, on a TPU slice with several hosts, or if the
     variables JAX_COORDINATOR_ADDRESS (HOST:PORT of the first process), JAX_NUM_PROCESSES and
     JAX_PROCESS_ID are set. A Slurm task takes all GPUs of its node if every node has one task; if
-    not, it takes the GPU of its own number, unless JAX_LOCAL_DEVICE_IDS is set. Call this function
-    before using jax.
+    not, it takes the GPU of its own number, unless JAX_LOCAL_DEVICE_IDS is set. Call it before jax.
 
     Raises:
       InvalidInput: Only some of the three variables are set, or the other processes do not join.

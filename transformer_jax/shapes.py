@@ -37,8 +37,7 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
     Returns:
       Sizes by letter.
     Raises:
-      ValueError: An argument has the wrong number of axes, or two have different sizes for a
-        letter.
+      ValueError: An argument has the wrong number of axes, or a letter has two sizes.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():

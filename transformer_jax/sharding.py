@@ -11,8 +11,7 @@ Devices are arranged in a mesh with four axes:
   sequence  each device has some positions of the text, and gathers the keys and values of the rest
 
 Only these tables say how arrays are divided; models do not, and XLA's partitioner adds the
-communication (Xu et al. 2021, arXiv:2105.04663). So a mesh changes results only through the order
-of sums.
+communication (Xu et al. 2021, arXiv:2105.04663). So a mesh only changes the order of sums.
 """
 
 import dataclasses

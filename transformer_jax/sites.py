@@ -12,8 +12,7 @@ A module calls `value = site(self, "query", value)` when a value is ready. The v
   the entry of SITES without `block_*.`, the same for all blocks
 - measured: profilers show the operations under the modules' names, `block_3/attention`
 
-Unused sites cost nothing: a compiled program is the same with and without them. Their names are
-public and do not change.
+Unused sites cost nothing: a compiled program is the same without them. Their names do not change.
 """
 
 import contextlib

@@ -35,7 +35,7 @@ class _LibraryTokenizer:
                 f"tokenizer.json: dropout={model.model.dropout} is not used", stacklevel=2
             )
             model.model.dropout = None
-        self.token_bytes = _bytes_of_tokens(model)
+        self._written, self.token_bytes = _bytes_of_tokens(model)
         # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
 
@@ -59,6 +59,11 @@ class _LibraryTokenizer:
             return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
         except Exception as error:  # the library raises bare Exception if no token means "unknown"
             raise InvalidInput(f"text: {self._unknown(text)}") from error
+
+    def loses(self, text: str, tokens: np.ndarray) -> bool:
+        """Returns whether tokens have other bytes than their text, but for spaces put before it."""
+        added = int(self._written[tokens].sum()) - len(text.encode())
+        return not 0 <= added <= 1 + (self.token_bytes[tokens] == 0).sum()
 
     def _unknown(self, text: str) -> str:
         """Returns a message about the first character that cannot be encoded."""
@@ -149,12 +154,13 @@ class WordTokenizer(Stored):
         return cls._PATTERN.findall(text.lower())
 
 
-def _bytes_of_tokens(model: Any) -> np.ndarray | None:
-    """Returns each token's number of UTF-8 bytes, [V] int64, or None if decoding loses text.
+def _bytes_of_tokens(model: Any) -> tuple[Any, Any]:
+    """Returns each token's UTF-8 bytes, [V] int64, with those of special tokens and without.
+
+    They are None if decoding loses text.
 
     Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes a space as
-    U+2581 and the bytes of unknown characters as e.g. <0x0A>. Special tokens have no bytes.
-    WordPiece loses case and spaces.
+    U+2581 and the bytes of unknown characters as e.g. <0x0A>. WordPiece loses case and spaces.
     """
     state = json.loads(model.to_str())
     decoder = state.get("decoder") or {}
@@ -168,11 +174,16 @@ def _bytes_of_tokens(model: Any) -> np.ndarray | None:
             for symbol in symbols
         ]
     else:
-        return None
+        return None, None
     special = [token["id"] for token in state["added_tokens"] if token["special"]]
-    token_bytes = np.array(lengths, np.int64)
+    written = np.array(lengths, np.int64)
+    token_bytes = written.copy()
     token_bytes[[token for token in special if token < len(lengths)]] = 0
-    return token_bytes
+    unknown = model.token_to_id(state["model"].get("unk_token") or "")
+    unknown = state["model"].get("unk_id", unknown)
+    if unknown is not None:
+        written[unknown] = -1  # of no text
+    return written, token_bytes
 
 
 class HuggingFaceTokenizer(_LibraryTokenizer):

@@ -8,6 +8,7 @@ tokenizers, lose information, so the bytes of their tokens are unknown.
 import hashlib
 import itertools
 import json
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -165,6 +166,17 @@ def refuse_surrogates(text: str) -> bytes:
             f"text: U+{symbol:04X} at offset {error.start} is half of a surrogate pair, "
             "which UTF-8 cannot encode; remove it"
         ) from error
+
+
+def encode_corpus(tokenizer: Any, text: str) -> np.ndarray:
+    """Returns the tokens of a text, [N] int32; if they lose some of it, their bytes are unknown."""
+    tokens = tokenizer.encode(text)
+    has_bytes = tokenizer.token_bytes is not None and hasattr(tokenizer, "loses")
+    if has_bytes and tokenizer.loses(text, tokens):
+        told = "this tokenizer loses or adds text, so bits per byte are unknown"
+        warnings.warn(told, stacklevel=2)
+        tokenizer.token_bytes = None
+    return tokens
 
 
 _SUBWORDS = "transformer_jax.data.subword_tokenizers"

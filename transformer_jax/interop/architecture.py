@@ -69,8 +69,7 @@ class Architecture(NamedTuple):
       sides: Their decoder setting by their encoder setting, where our model has one value for both.
       constants: Function from our model to arrays of theirs, by name, whose values it computes;
         a file may leave them out, and must agree otherwise.
-      zeros: Regular expression of our parameters that theirs lacks; they are read as 0, and must be
-        0 to be written.
+      zeros: Regular expression of our parameters that theirs lacks, and that must be 0.
     """
 
     model: Any
@@ -260,8 +259,7 @@ def rotation_of(
 
     Args:
       settings: Their settings.
-      fraction: Name of the fraction of the features that are rotated, in architectures that read
-        one.
+      fraction: Name of the fraction of the features that are rotated, if it is read.
       theta: Name of the base outside `rope_parameters`.
     """
     rope = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})

@@ -140,7 +140,7 @@ INERT = frozenset({
     *("is_llama_config", "n_ctx", "task_specific_params", "tokenizer_class", "prefix"),
     # Generation, whose first and last tokens are read elsewhere
     *("max_length", "min_length", "num_beams", "length_penalty", "no_repeat_ngram_size"),
-    *("early_stopping", "bad_words_ids", "is_encoder_decoder"),
+    *("early_stopping", "bad_words_ids", "is_encoder_decoder", "force_bos_token_to_be_generated"),
     # Initial values and training
     *("initializer_range", "initializer_factor", "init_std", "embd_pdrop", "activation_dropout"),
     *("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "sinusoidal_pos_embds"),

@@ -50,7 +50,7 @@ def _gemma2_settings(model: Described) -> dict[str, Any]:
     return {
         **{name: value for name, value in _settings(model).items() if name != "rope_parameters"},
         **rotation_settings(model),
-        "attn_logit_softcapping": options_in_effect(model.options, "attention")["soft_cap"],
+        "attn_logit_softcapping": options_in_effect(model.options, "attention").get("soft_cap"),
         "final_logit_softcapping": model.logits_soft_cap,
     }
 

@@ -123,8 +123,7 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     """Returns the architecture named by a config.json, and our model for it, without weights.
 
     Raises:
-      InvalidInput: The architecture or an option is not supported; the message begins with
-        `origin`.
+      InvalidInput: The architecture or an option of `origin` is not supported.
     """
     name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
@@ -170,8 +169,7 @@ def to_huggingface(
     If only an architecture with biases or text types fits, zeros are written for those.
 
     Args:
-      model: A Decoder, Encoder, VisionTransformer or EncoderDecoder that one of their
-        architectures can compute.
+      model: A Decoder, Encoder, VisionTransformer or EncoderDecoder that one of theirs computes.
       params: Its parameters.
       folder: If given, receives config.json and model.safetensors, which
         `transformers.AutoModel...from_pretrained(folder)` reads.

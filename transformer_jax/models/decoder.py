@@ -65,8 +65,7 @@ class Decoder(Transformer):
             not see each other.
           positions: [..., L] int, each token's position in its document; 0 .. L-1 if None.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
-            logits.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:

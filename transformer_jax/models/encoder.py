@@ -82,8 +82,7 @@ class Encoder(Transformer, kw_only=True):
           types: [..., L] int, type of the text that each token belongs to; 0 if None.
           positions: [..., L] int; 0 .. L-1 if None.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
-            logits.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
           Logits [..., L, V] or [..., C]; or hidden vectors [..., L, D], or [..., D] if pooled.
         Raises:

@@ -31,8 +31,7 @@ class EncoderDecoder(Transformer):
       scale_logits: Whether logits are divided by sqrt(width), as in T5, whose output layer is an
         unscaled embedding (Raffel et al. 2020, arXiv:1910.10683; their code).
       output_bias: Whether the logits have a bias, as in Marian and BART.
-      cross_attention: Whether the decoder attends to the source; False shows the purpose of
-        cross-attention.
+      cross_attention: Whether the decoder attends to the source; False shows why it should.
     """
 
     vocab_size: int
@@ -78,8 +77,7 @@ class EncoderDecoder(Transformer):
           source_segments: [..., M] int, 0 = padding.
           segments: [..., L] int, 0 = padding.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
-            logits.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].
         Raises:

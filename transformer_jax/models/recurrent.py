@@ -127,8 +127,7 @@ class RecurrentDecoder(nn.Module):
     ) -> Array:
         """Returns the next-token logits, or hidden vectors; the arguments are as in Decoder.
 
-        Positions are ignored, since a recurrence depends on the order anyway. The state is reset
-        where a document begins.
+        Positions are ignored: a recurrence depends on the order. Documents begin with a new state.
 
         Returns:
           [..., L, V] float32 or wider, or hidden vectors [..., L, D].

@@ -333,8 +333,7 @@ class Stack(nn.Module):
           [..., L, D], normalised. With a KV cache, NaN once more tokens are read than it can hold.
 
         Raises:
-          ValueError: A cache is used although positions look ahead, or together with `positions`
-            or `segments`.
+          ValueError: A cache is used with positions that look ahead, `positions` or `segments`.
         """
         options, length = self.options, embedded.shape[-2]
         specs = block_specs(options)

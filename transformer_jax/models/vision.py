@@ -130,8 +130,7 @@ class VisionTransformer(Transformer, kw_only=True):
         Args:
           images: [..., height, width, channels] float, normalised.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
-          return_hidden: Whether to return hidden vectors, the input of `project`, instead of
-            logits.
+          return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
           [..., C] float32 or wider, or pooled hidden vectors [..., D]. If num_classes is 0, hidden
           vectors [..., P, D], after that of the class token if there is one.

@@ -36,8 +36,7 @@ class Plan:
     """Resources of one training step on a device, or on each of several.
 
     `estimate` is the time of a step in the roofline model (Williams et al. 2009): the larger of
-    `seconds`. The estimate is too large if arrays stay in a cache; communication between devices is
-    not counted.
+    `seconds`. It is too large if arrays stay in a cache, and leaves communication out.
     """
 
     device: str

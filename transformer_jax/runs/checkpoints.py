@@ -61,8 +61,7 @@ class Checkpoints:
         Args:
           folder: Folder of the checkpoints.
           keep: Number of newest checkpoints to keep.
-          say: Function that receives a line about each failure and each skipped, moved or removed
-            folder.
+          say: Receives a line about each failure and each skipped, moved or removed folder.
         """
         self.unsaved: SaveFailed | None = None
         self._folder = folder.absolute()
@@ -294,8 +293,7 @@ def damage_of(path: Path) -> str | None:
     """Returns a description of the damage to a checkpoint, or None if intact; reads every byte.
 
     Raises:
-      InvalidInput: The files cannot be read, or were written by a different version; they may be
-        intact.
+      InvalidInput: The files, which may be intact, cannot be read, or not by this version.
     """
     try:
         manifest = _read_manifest(inside(path, "manifest.json"))

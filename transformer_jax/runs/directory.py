@@ -289,8 +289,7 @@ class RunDirectory:
         `data` identifies the data; `facts` are further entries of the manifest.
 
         Returns:
-          Names of the entries that differ from the first launch, among numerics, packages, device,
-          git and mesh.
+          Which of numerics, packages, device, git and mesh differ from the first launch.
         Raises:
           InvalidInput: The data differs from the run's.
         """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config_files import CADENCE, flatten
+from transformer_jax.declarations import NO_VALUE, SWITCHES
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.runs.directory import parse_status
 from transformer_jax.runs.files import inside, parsed_object, rows_of
@@ -78,8 +79,7 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
 def _is_gone(path: Path) -> bool:
     """Returns whether the process that trained here ran on this machine and has ended.
 
-    Containers that share a host name and a folder, but do not see each other's processes, look dead
-    to each other.
+    Containers that share a host name and a folder, but not their processes, look dead.
     """
     lock = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
     try:
@@ -150,7 +150,8 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
     Raises:
       InvalidInput: There is no operator, or no number after <, <=, > or >=.
     """
-    match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
+    # A value may begin with <, e.g. <|endoftext|>, but == and =>1 are no operators.
+    match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(?!=|[<>]\s*[-+.\d])(.*)", text)
     if not match:
         raise InvalidInput(
             f"{text}: expected a filter: KEY=VALUE, KEY!=VALUE, KEY<NUMBER, KEY>NUMBER, ..."
@@ -162,7 +163,9 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
 
     def passes(value: Any) -> bool:
         if value is None:
-            return not is_order and compare("None", wanted)
+            return not is_order and compare(value, None if wanted in NO_VALUE else wanted)
+        if isinstance(value, bool) and not is_order:
+            return compare(value, SWITCHES.get(wanted.lower()))
         try:
             return compare(float(value), float(wanted))
         except (TypeError, ValueError):
@@ -170,7 +173,7 @@ def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
                 return False
         if isinstance(value, list | tuple):
             return compare(",".join(map(str, value)), wanted.strip("()[], ").replace(" ", ""))
-        return compare(str(value), wanted.capitalize() if isinstance(value, bool) else wanted)
+        return compare(str(value), wanted)
 
     return key, passes
 
@@ -188,8 +191,7 @@ def _full_key(key: str, names: Collection[str], text: str) -> str:
     """Returns `key` if it is in `names`, or else the least nested name that ends with it.
 
     Raises:
-      InvalidInput: There is no such name, or several; the message begins with `text`, the argument
-        that contained the key.
+      InvalidInput: There is no such name, or several, for the argument `text`.
     """
     if key in names:
         return key

@@ -34,8 +34,7 @@ class Progress:
     """Display of the progress of a run; the estimated time left covers training steps only.
 
     On a terminal the last lines are redrawn by rich: the current step, and below it the lines of
-    `details`. Elsewhere (a file, a pipe, CI) a plain line is printed every few seconds, without
-    control codes.
+    `details`. Elsewhere (a file, a pipe, CI) a plain line is printed every few seconds.
 
     Attributes:
       details: Function that returns further lines for a terminal.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, read_json
 
 
@@ -16,8 +17,9 @@ class TensorBoard:
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         from tensorboardX import SummaryWriter
 
-        # Hides rows written after the step from which the run resumes.
-        self._writer = SummaryWriter(str(inside(workdir, "tensorboard")), purge_step=step + 1)
+        # Hides what earlier launches wrote, and writes it again: a kill may have lost some rows.
+        self._writer = SummaryWriter(str(inside(workdir, "tensorboard")), purge_step=1)
+        self.add([row for row in RunDirectory(workdir).metrics() if row["step"] <= step])
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Writes rows of metrics.jsonl, each with its step."""

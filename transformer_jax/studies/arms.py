@@ -374,8 +374,7 @@ class ArmBuilder:
         """Returns check_manipulation's result for each arm, or the one in `before`, by arm hash.
 
         Raises:
-          InvalidInput: An arm, or one of its changes, has no effect, or its logits are not finite
-            or depend on later tokens.
+          InvalidInput: An arm or change has no effect, or logits are nan or depend on later tokens.
         """
         base, certificates, found = arms[self.design.base], {}, dict[str, str]()
         base_probe = probe(base.prepared)

@@ -71,8 +71,7 @@ def cell_hash(
 def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a flat config that decide the outcome and are not at their default.
 
-    The seed, options for writing and measuring, and options of components that are not chosen are
-    left out.
+    The seed, options for writing and measuring, and those of unchosen components are left out.
     """
     return {
         key: value

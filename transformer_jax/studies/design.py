@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from pydantic import BaseModel, Field, ValidationError
 
 from transformer_jax.config import OPTIONS, SECTIONS
-from transformer_jax.config_files import ConfigFile, changed, flatten
+from transformer_jax.config_files import ConfigFile, changed, flatten, resolved
 from transformer_jax.declarations import split_values
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import METRICS, SCORED, metric_facts
@@ -344,8 +344,7 @@ def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
     `flat` has the base's options, and `where` begins the error messages.
 
     Raises:
-      InvalidInput: The option does not exist or does not accept all values, the grid is uneven, or
-        a seed is repeated.
+      InvalidInput: An option or value is unknown, the grid is uneven, or a seed is repeated.
     """
     where, key, grid = f"{where}: tuning", tuning.key, tuning.grid
     option = option_for(key, flat)
@@ -396,7 +395,8 @@ def _quick_study(
         for name, changes in parsed.items():
             if changes not in made.values():  # else the same arm, spelled in another way
                 made[name] = changes
-    same = [n for n, changes in made.items() if all(flat.get(k) == v for k, v in changes.items())]
+    now = resolved(config)
+    same = [n for n, changes in made.items() if all(now.get(k) == v for k, v in changes.items())]
     if len(same) == len(made):
         raise InvalidInput(
             f"--arm={' --arm='.join(arms)}: the config already has this value; expected a "
@@ -428,8 +428,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Parses seeds given as `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
 
     Raises:
-      InvalidInput: The text has a different form, or gives no seed, too many, or a seed twice or
-        out of range.
+      InvalidInput: The text has a different form, or a seed is missing, double or out of range.
     """
     first, colon, last = text.partition(":")
     seeds: Sequence[int]

@@ -233,8 +233,7 @@ def decide(
     """Returns the verdict on an arm from scores alone.
 
     `base`, `arm`, `level` and `family` are as in statistics.compare; its other arguments come from
-    `sealed`. `computes_the_same` is True if base and arm give every test example the same loss, or
-    None if unknown.
+    `sealed`. `computes_the_same`: whether each test example has the same loss; None if unknown.
     """
     (contrast,) = statistics.compare(
         base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,

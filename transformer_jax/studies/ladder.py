@@ -37,8 +37,7 @@ def ladder_of(text: str, design: Design) -> Ladder:
     """Parses `--ladder`, KEY=NUMBER,NUMBER: an option of the baseline, and two or more values.
 
     Raises:
-      InvalidInput: The text has a different form, the values do not ascend, or an arm sets the
-        option.
+      InvalidInput: The form is different, the values do not ascend, or an arm sets the option.
     """
     points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
     keys = {key for point in points.values() for key in point}

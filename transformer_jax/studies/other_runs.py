@@ -164,13 +164,17 @@ def _points_of(
 ) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     """Yields the name and the points (step, value) of each run in a file, or in event files."""
     if _is_events(path):
-        points: list[tuple[int, float]] = []
+        points: dict[str, list[tuple[int, float]]] = {}
         for file in events:  # each later one continues the run, or repeats its end
-            new = _of_events(file, metric)
-            if points and new[0][0] <= points[0][0]:
-                raise InvalidInput(f"{file}: it begins as {events[0].name} does; expected one run")
-            points = [(step, value) for step, value in points if step < new[0][0]] + new
-        yield _name_of(path), points
+            for tag, new in _scalars_of(file).items():
+                old = points.get(tag, new)
+                if new[0][0] <= old[0][0] and old[0] not in new:
+                    first = events[0].name
+                    raise InvalidInput(f"{file}: it begins as {first} does; expected one run")
+                points[tag] = [point for point in old if point[0] < new[0][0]] + new
+        if not points:
+            raise InvalidInput(f"{path}: no scalar in this event file")
+        yield _name_of(path), points[_chosen(path, points, metric)]
     elif path.suffix == ".wandb":
         yield _of_wandb(path, metric)
     elif path.suffix.lower() == ".csv":
@@ -282,7 +286,7 @@ def _of_rows(
     return points
 
 
-def _of_events(path: Path, metric: str | None) -> list[tuple[int, float]]:
+def _scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
     require("tensorboard", str(path), "logs")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
@@ -299,9 +303,7 @@ def _of_events(path: Path, metric: str | None) -> list[tuple[int, float]]:
                 points.setdefault(value.tag, []).append((event.step, float(array.reshape(()))))
     if left > 0:  # a file that grows meanwhile has more
         raise InvalidInput(f"{path}: damaged: its last {left} records cannot be read")
-    if not points:
-        raise InvalidInput(f"{path}: no scalar in this event file")
-    return points[_chosen(path, points, metric)]
+    return points
 
 
 def _of_wandb(path: Path, metric: str | None) -> tuple[str, list[tuple[int, float]]]:
@@ -501,8 +503,7 @@ class Reaching(NamedTuple):
     Attributes:
       arm: Name of the arm.
       reached: Runs that reach the target at some update, and all runs.
-      updates: Mean of the first updates at which they do, and its 95 % t interval; None unless all
-        runs reach it.
+      updates: Mean of the first updates at which they do, with a 95 % t interval, if all do.
       value: Mean value at the end, and its interval.
       p: One-sided p value of a t test that the mean value at the end is no better than the target.
     """

@@ -10,8 +10,7 @@ class Outcome(NamedTuple):
       value: Final test score in the primary metric, or None without one.
       diverged: True if the run's values were not finite, or if its final training and test losses
         were worse than an untrained model's. Such an outcome is never dropped.
-      first: Update at which the validation score first reached the target; None if it never did
-        or there is no target.
+      first: Update at which the validation score first reached the target, if any; else None.
       last: Last update of the run.
     """
 

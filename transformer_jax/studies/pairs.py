@@ -85,8 +85,7 @@ class TrainedPairs:
           CannotTrain: A run with the change diverged or failed.
           Stop: A run failed for a reason other than the change, e.g. a full disk.
           Interrupted: The process received a signal; cells in progress were saved.
-          InvalidInput: Base and change are scored differently, or the base has not learned or
-            cannot be trained.
+          InvalidInput: Base and change are scored differently, or the base does not learn.
         """
         pairs = [self._pair(seed) for seed in seeds]
         if 0 in seeds:  # the screening: nothing else is trained on a base that has not learned

@@ -1,8 +1,9 @@
 """Public API for judging scores that other code produced; see docs/comparing.md."""
 
+import contextlib
 import math
 import numbers
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput, suggest
@@ -26,8 +27,7 @@ class Result(NamedTuple):
       seeds: Seeds for which arm and base both have a value.
       differences: Differences from the base for these seeds; positive is better.
       seeds_needed: Number of seeds for 80 % power at the margin, or None if unknown.
-      level: Level of this look; in a share 1 - 0.8 level of studies, all intervals contain the true
-        effects.
+      level: Level of this look; in a share 1 - 0.8 level of studies, all intervals hold the truth.
       solved: With a target: (runs that reach it, all runs), for arm and base.
       updates: With a target: the update by which half of the runs reach it, for arm and base, or
         None if fewer than half do.
@@ -83,8 +83,16 @@ def judge(
     Raises:
       InvalidInput: A column is missing, a row occurs twice, or an argument is not valid.
     """
-    if target is not None and not math.isfinite(target):
-        raise InvalidInput(f"target={target}: expected a number in the same units as the scores")
+    looks = "numbers of seeds, 1 or more", lambda counts: all(count >= 1 for count in counts)
+    names = "a collection of names", lambda names: names is None or not isinstance(names, str)
+    units = "in the units of the scores"
+    _check("margin", margin, f"a number > 0, {units}", lambda x: 0 < x < math.inf)
+    _check("target", target, f"a number {units}", lambda x: x is None or math.isfinite(x))
+    _check("larger_is_better", larger_is_better, "True or False", lambda x: x in (True, False))
+    _check("primary", primary, *names)
+    _check("planned", planned, *looks)
+    _check("earlier_looks", earlier_looks, *looks)
+    _check("family", family, "a number >= 0", lambda count: count >= 0)
     outcomes, base = outcomes_of(rows, with_steps=target is not None), str(base)
     arms = {arm: by_seed for arm, by_seed in outcomes.items() if arm != base}
     if not arms:
@@ -94,11 +102,6 @@ def judge(
             has = ", ".join(list(outcomes)[:6])
             near = suggest(arm, outcomes)
             raise InvalidInput(f"{name}={arm}: no such arm in the scores, which has {has}{near}")
-    if not (margin > 0 and math.isfinite(margin)):
-        raise InvalidInput(f"margin={margin}: expected a number > 0, in the units of the scores")
-    for name, looks in (("planned", planned), ("earlier_looks", earlier_looks)):
-        if not all(look >= 1 for look in looks):
-            raise InvalidInput(f"{name}={list(looks)}: expected numbers of seeds, 1 or more")
     count = len(outcomes[base])
     level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
     contrasts = compare(
@@ -115,6 +118,13 @@ def judge(
         )
         for contrast in contrasts
     ]
+
+
+def _check(name: str, value: Any, expected: str, is_right: Callable[[Any], bool]) -> None:
+    with contextlib.suppress(TypeError):  # of a value of another type
+        if is_right(value):
+            return
+    raise InvalidInput(f"{name}={value!r}: expected {expected}")
 
 
 def _is_true(value: Any, row: int) -> bool:

@@ -342,6 +342,7 @@ def paired_t(
       scale: Largest absolute score, which sets the rounding error; None: the largest difference.
     """
     d = np.asarray(differences, float)
+    d = np.where(np.isfinite(d), d, np.nan)
     mean, count = d.mean(-1), d.shape[-1]
     if count < 2:
         return mean, np.full(mean.shape, np.nan), np.ones(mean.shape)
@@ -372,7 +373,10 @@ class PairedInterval(NamedTuple):
 
 
 def paired_interval(differences: Any, level: float) -> PairedInterval:
-    """Returns mean, interval and p of [n] paired differences; level is 1 minus the coverage."""
+    """Returns mean, interval and p of [n] paired differences; level is 1 minus the coverage.
+
+    All are nan if a difference is not finite.
+    """
     mean, error, p = map(float, paired_t(differences))
     return PairedInterval(mean, interval(mean, error, len(differences) - 1, level), p)
 

@@ -23,8 +23,7 @@ RATES = {
 def flops_of(program: Any) -> float:
     """Returns twice the number of multiplications in a jaxpr's matrix products and convolutions.
 
-    Among alternative branches only the most expensive counts; the body of a loop of unknown
-    length counts once.
+    Of alternative branches the most expensive counts; the body of an unknown loop counts once.
     """
     total = 0.0
     for equation in operations_of(program).eqns:

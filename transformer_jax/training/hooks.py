@@ -9,8 +9,7 @@ it has arguments of these names; state and run are copies:
   batch   the batch of the next update
   step    number of updates so far
 
-A hook that changes training must be marked with `intervenes`; it then helps to identify a cell of a
-study.
+A hook that changes training must be marked with `intervenes`; it then identifies cells of studies.
 """
 
 import dataclasses
@@ -113,8 +112,7 @@ def call_hooks(
     Args:
       run_of: Function from a state to a run with complete parameters in this process.
       state: The state after `step` updates.
-      names, task, order, step: Names of hooks, the data, the seed of its order, and the number of
-        updates so far.
+      names, task, order, step: Hooks, the data, the seed of its order, and the updates so far.
       allow: Modules that may be imported.
     Returns:
       The state, unchanged unless a hook intervened, and the numbers by HOOK/NAME.

@@ -37,10 +37,10 @@ def _run_of_huggingface(source: str | Path) -> Run:
     config, folder = config_to_use(source), folder_of(source)
     settings, file = read_settings(folder), folder / "tokenizer.json"
     tokenizer = load_tokenizer(file) if file.is_file() else None
+    model, params = from_huggingface(folder)
     begins = ()
     if config.data.task == "translation":
-        begins = _begins_of(read_generation(folder) or settings, tokenizer, source)
-    model, params = from_huggingface(folder)
+        begins = _begins_of(read_generation(folder), tokenizer, source, model.vocab_size)
     num_classes = getattr(model, "num_classes", None) or 0
     problem = settings.get("problem_type")
     if num_classes and (num_classes == 1 or problem not in (None, "single_label_classification")):
@@ -63,11 +63,14 @@ def _run_of_huggingface(source: str | Path) -> Run:
     )
 
 
-def _begins_of(settings: Mapping[str, Any], tokenizer: Any, source: str | Path) -> tuple[int, ...]:
+def _begins_of(
+    settings: Mapping[str, Any], tokenizer: Any, source: str | Path, vocab_size: int
+) -> tuple[int, ...]:
     """Returns the begin tokens of a Hugging Face encoder–decoder, or () if they are this package's.
 
     Raises:
-      InvalidInput: The tokenizer or begin token is missing, or eos_token_id is not the tokenizer's.
+      InvalidInput: The tokenizer or begin token is missing, a begin token is none of the
+        vocabulary, or eos_token_id is not the tokenizer's alone.
     """
     start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
     forced = settings.get("forced_bos_token_id")
@@ -78,11 +81,16 @@ def _begins_of(settings: Mapping[str, Any], tokenizer: Any, source: str | Path) 
             "the model, and a config with these initial.weights can train it"
         )
     specials = special_tokens(tokenizer)
-    if end is not None and specials.end not in (end if isinstance(end, list) else [end]):
+    if end not in (None, specials.end, [specials.end]):
         raise InvalidInput(
             f"{source}: eos_token_id={end}: expected {specials.end}, as in tokenizer.json"
         )
     begins = (start,) if forced is None else (start, forced)
+    for begin in begins:
+        if type(begin) is not int or not 0 <= begin < vocab_size:
+            raise InvalidInput(
+                f"{source}: begin token {begin}: expected an integer from 0 to {vocab_size - 1}"
+            )
     reads_otherwise = isinstance(tokenizer, HuggingFaceTokenizer) and (
         tokenizer.encode_whole("") != with_end(tokenizer, "")
     )

@@ -448,8 +448,7 @@ def prepare(
       task: Task whose data was already read; that of the config if None.
       devices: Devices of the mesh; all of jax's devices if None.
     Raises:
-      InvalidInput: The data has nothing to score or does not fit the model, or there are fewer
-        devices than the mesh has.
+      InvalidInput: The data has nothing to score or does not fit, or the mesh has more devices.
     """
     own = own_modules(config) | set(allow)  # the user's config names its own modules
     report(import_own(flatten(config)))

@@ -23,8 +23,7 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
     their defaults. get_config() in a config file can return this config, changed or not.
 
     Args:
-      source: A folder with config.json and model.safetensors, or a repository on the hub,
-        OWNER/NAME.
+      source: A folder with config.json and model.safetensors, or OWNER/NAME on the hub.
     Raises:
       InvalidInput: There is no such folder, or the architecture or an option is unsupported.
     """

@@ -184,6 +184,8 @@ class Run:
           InvalidInput: A character is unknown, or a token is none of the model's vocabulary.
         """
         tokenizer = self.tokenizer_for("language_modelling")
+        if not isinstance(text, str):
+            raise InvalidInput(f"text: expected a string, got {text!r:.60}")
         tokens, size = np.asarray(tokenizer.encode(text)), getattr(self.model, "vocab_size", None)
         if size and tokens.size and tokens.max() >= size:  # e.g. one added without an embedding
             last = int(tokens.max())
@@ -269,8 +271,7 @@ class Run:
     def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
         """Returns the probability of each class, in the order of `classes`, [N, C] float32.
 
-        `texts` are N texts, or pairs if the model was trained on pairs. Tokens beyond data.length
-        are not read.
+        `texts` are N texts, or pairs if it was trained on pairs; cut at data.length tokens.
 
         Raises:
           InvalidInput: The model does not classify texts, or an example is one text where pairs
@@ -291,8 +292,7 @@ class Run:
         """Returns the five likeliest tokens for the ___ in a text, with their probabilities.
 
         Raises:
-          InvalidInput: There is not exactly one ___, the text is too long, or the model was not
-            trained to fill in tokens.
+          InvalidInput: There is not exactly one ___, or the model cannot fill in such a text.
         """
         tokenizer = self.tokenizer_for("masked_language_modelling")
         parts = text.split("___")
@@ -353,7 +353,7 @@ def key_of(seed: int) -> jax.Array:
 
 def _ends_of(stop: str | Sequence[str]) -> list[str]:
     ends = [stop] if isinstance(stop, str) else list(stop or ())
-    if "" in ends:
+    if not all(end and isinstance(end, str) for end in ends):
         raise InvalidInput("stop: expected non-empty strings")
     return ends
 

@@ -42,8 +42,7 @@ def translation_scores(run: Run, task: "Translation", split: str) -> GenerationS
 
     references = task.references(split)
     hypotheses = run.translate(references)
-    # None pads the references; an empty text would count as the closest in length to a short
-    # hypothesis.
+    # None pads the references; an empty text would be the closest to a short hypothesis.
     streams: Any = list(map(list, itertools.zip_longest(*references.values())))
     metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
     means = {name: m.corpus_score(hypotheses, streams).score for name, m in metrics.items()}

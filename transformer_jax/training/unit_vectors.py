@@ -16,9 +16,8 @@ def on_sphere(params: Any, width: int) -> Any:
 
     The vectors lie along the axis of the model's width: of the last two axes of a kernel, the one
     of this size, or if both are, the last one for embeddings and the maps `out` and `down`, which
-    write to the residual stream, and the other one for the rest, which reads from it. Arrays
-    without such an axis are left as they are. Loshchilov et al. 2024, arXiv:2410.01131, section
-    2.6, step 2.
+    write to the residual stream, and the other one for the rest, which reads from it. Others are
+    left as they are. Loshchilov et al. 2024, arXiv:2410.01131, section 2.6, step 2.
     """
 
     def normalised(path: tuple, param: Array) -> Array:

@@ -93,8 +93,7 @@ def unmask_text(
       seed: An integer in [0, 2^32); the same seed gives the same text.
 
     Raises:
-      InvalidInput: The text is too long, an option is not allowed, the logits are NaN, or the run
-        is of another task.
+      InvalidInput: The text is too long, an option or the task is wrong, or the logits are NaN.
     """
     from transformer_jax.training.run import key_of
 

@@ -237,8 +237,7 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
     A line has a word and its numbers; the first line may state sizes. The file may be a .gz file.
 
     Raises:
-      InvalidInput: There is no such file, or a line is not a word and `width` finite numbers; the
-        message names the line.
+      InvalidInput: There is no such file, or a line is not a word and `width` finite numbers.
     """
     if not path.is_file():
         raise InvalidInput(f"initial.word_vectors={path}: no such file")

@@ -37,8 +37,7 @@ class CanonConvolution(nn.Module):
 class Smear(nn.Module):
     """x_t + a sigmoid(x_t W) x_(t-1): embeddings that hold some of the previous token's.
 
-    A stem of modded-nanogpt (Jordan et al. 2024) and nanochat (Karpathy 2025). The number a starts
-    at 0.
+    A stem of modded-nanogpt (Jordan et al. 2024) and nanochat (Karpathy 2025); a starts at 0.
 
     Attributes:
       gate_features: Number of features that the gate reads; all if the input has fewer.

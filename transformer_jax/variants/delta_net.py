@@ -41,8 +41,7 @@ class DeltaNet(nn.Module):
       decay: Decay of the memory: one number for each head, or one for each feature of its keys.
       gate: Function of the output's gate.
       key_heads: Number of heads of queries and keys, a divisor of num_heads; num_heads if None.
-      gate_rank: Rank of the maps to the decays of features and, with them, to the gate; head_dim if
-        None.
+      gate_rank: Rank of the maps to the decays of features and to their gate; None: head_dim.
       conv_size: Length of the convolutions in tokens.
       epsilon: Added to the mean square in the norm.
       chunk: Number of tokens processed in one pass; affects only time and memory.

@@ -48,13 +48,11 @@ class MixtureOfExperts(FeedForward):
       computed: Experts computed for each token: all of them, or only the chosen ones.
       block: Number of tokens computed together, if only the chosen experts are computed.
       router: Function from router scores to shares.
-      normalised: Whether the shares of the chosen experts are divided by their sum, if there are
-        several.
+      normalised: Whether the shares of several chosen experts are divided by their sum.
       share_gain: Factor of the shares; 2.5 in DeepSeek-V3.
       gated: Whether experts have gates, as in GatedFeedForward, by default with 8/3 of the width.
       num_shared: Number of shared experts, which make one layer of num_shared * mlp_dim features.
-      shared_gate: Whether a gate sigmoid(x w) multiplies the shared experts' output, as in
-        Qwen3-Next.
+      shared_gate: Whether a gate sigmoid(x w) multiplies the shared experts' output (Qwen3-Next).
       bias_rate: Change u of the biases by an update; 0.001 in the papers; 0 for no biases.
     """
 

@@ -43,8 +43,7 @@ class FusedAttention(SoftmaxAttention):
     of each document one by one; otherwise the result is NaN if a kernel might be used.
 
     Attributes:
-      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None disables it. cuDNN does not
-        support it.
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap), but not in cuDNN; or None.
       interpret: Whether to run splash attention in an interpreter, on any device, for tests.
     """
 

@@ -34,8 +34,7 @@ class LatentAttention(nn.Module):
       out_init: Initial values of the output kernel.
       dtype: Computation dtype; promoted from inputs and parameters if None.
       rank: Number of features of the latent vector c.
-      query_rank: Number of features of a latent vector for the queries, or None for queries that
-        are maps of x.
+      query_rank: Number of features of a latent vector for the queries, or None for maps of x.
       epsilon: Added to the mean square in the norms of the latent vectors.
     """
 

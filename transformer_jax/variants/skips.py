@@ -52,8 +52,7 @@ class EmbeddingSkips:
 class DenseSkips(EmbeddingSkips):
     """Skips from all earlier streams to every block (Pagliardini et al. 2024, arXiv:2402.02622).
 
-    See equation 2. In the paper the block's own stream has a factor too, and a sum follows the last
-    block.
+    See equation 2. There the block's own stream has a factor, and a sum follows the last block.
     """
 
     def reads(self, block: int, depth: int) -> tuple[int, ...]:

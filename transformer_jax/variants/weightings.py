@@ -136,8 +136,7 @@ class DiffTransformer(AttentionVariant):
     norm((A_h - lambda A_(h + H/2)) [v_h, v_(h + H/2)]) (1 - lambda_0), where lambda is one number
     per layer, exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_0 with learned vectors, and norm is the RMS
     norm of each pair. Ye et al. 2024, arXiv:2410.05258, equations 1 to 3; in layer l = 0, 1, ...
-    lambda_0 = 0.8 - 0.6 exp(-0.3 l). H heads here are H / 2 of the paper's, each of twice the
-    size.
+    lambda_0 = 0.8 - 0.6 exp(-0.3 l). H heads here are H / 2 of the paper's, of twice the size.
 
     Attributes:
       epsilon: Added to the mean square of the norm.

@@ -166,8 +166,7 @@ class Parallel(Block):
     arXiv:2204.06745.
 
     Attributes:
-      share_norm: Whether all branches share a norm, as in GPT-J; if not, each has its own, as in
-        GPT-NeoX.
+      share_norm: Whether all branches share a norm (GPT-J), or each has its own (GPT-NeoX).
     """
 
     share_norm: Switch = False

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from transformer_jax.data.sources.stream import (
     TokenStream,
     narrowest_dtype,
 )
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
+from transformer_jax.data.tokenizers import Tokenizer, encode_corpus, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput
 
 _SHARD_FORMAT = 1
@@ -93,7 +94,7 @@ def write_shards(
             digest.update(piece.text.encode())
             if piece.starts_document:
                 starts.append(count)
-            tokens = tokenizer.encode(piece.text).astype(dtype)
+            tokens = encode_corpus(tokenizer, piece.text).astype(dtype)
             if sizes is not None and len(tokens):
                 ends = nbytes + np.cumsum(sizes[tokens])
                 left = COUNTED_AT_ONCE - count % COUNTED_AT_ONCE
@@ -119,7 +120,7 @@ def write_shards(
             "shards": shards,
             "document_separator": document_separator,
         }
-        if sizes is not None:
+        if tokenizer.token_bytes is not None:
             # Bytes up to the end of each block, so that splits by bytes need not read all tokens.
             index["byte_ends"] = byte_ends + ([nbytes] if count % COUNTED_AT_ONCE else [])
         for part in folder.glob("*.bin.tmp"):
@@ -146,7 +147,7 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
             raise ValueError(f"format {index['format']}, dtype {index['dtype']}")
         counts = [(str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
         text_sha256 = str(index["text_sha256"])
-        byte_ends = index.get("byte_ends")  # older shards have none
+        byte_ends = index.get("byte_ends")  # none if the tokenizer loses some of the text
         byte_ends = None if byte_ends is None else np.array(byte_ends, np.int64)
         made_with = index.get("document_separator")  # older shards do not say
         starts = np.load(folder / "documents.npy", allow_pickle=False)
@@ -168,7 +169,9 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
                 f"{'no file' if size < 0 else size}; rebuild the shards"
             )
         shards.append(np.memmap(path, dtype, "r", shape=(count,)))
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    tokenizer: Any = load_tokenizer(folder / "tokenizer.json")
+    if byte_ends is None and tokenizer.token_bytes is not None:
+        tokenizer.token_bytes = None
     tokens = ShardedTokens(shards, folder, tokenizer.vocab_size)
     if byte_ends is not None and len(byte_ends) != -(-len(tokens) // COUNTED_AT_ONCE):
         byte_ends = None  # made with blocks of a different size: bytes are counted anew

@@ -212,8 +212,7 @@ def read_table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields line number and cells, by column, of each row of a table with a header.
 
     Raises:
-      InvalidInput: The file cannot be read, a row has more or fewer cells than the header, or two
-        columns have one name.
+      InvalidInput: The file cannot be read, a row does not fit the header, or names are double.
     """
     if not path.is_file():
         raise InvalidInput(f"{path}: no such file")

@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.data.sources.files import TABLES, OwnSource, find_files, lines_of
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
-from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, encode_corpus, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
 _PIECE_CHARACTERS = 1 << 20
@@ -65,7 +65,7 @@ def load_text(
         digest.update(piece.text.encode())
         if piece.starts_document:
             starts.append(count)
-        encoded.append(tokenizer.encode(piece.text))
+        encoded.append(encode_corpus(tokenizer, piece.text))
         count += len(encoded[-1])
     tokens = np.concatenate(encoded).astype(narrowest_dtype(tokenizer.vocab_size))
     if not count:

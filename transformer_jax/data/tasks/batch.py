@@ -42,9 +42,8 @@ class Task(Protocol):
 
     A task can also have `words`, the names of its tokens; `clusters(split)`, the cluster of each
     example, [N] int; and `batch_rows(seed, step, rows)`; see the function with that name. If the
-    attribute `reads_from_left` is true, predictions must not depend on later tokens; by default it
-    is true if each target is the next input. Models with user-defined parts are checked for this
-    before training.
+    attribute `reads_from_left` is true, as it is by default if each target is the next input,
+    predictions must not depend on later tokens; user-defined parts are checked for this.
 
     Attributes:
       tokenizer: Tokenizer of the text, or None if there is no text.

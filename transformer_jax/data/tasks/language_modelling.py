@@ -40,8 +40,7 @@ Mixture = Annotated[
 class LanguageModelling:
     """Task of predicting the next token.
 
-    In training, an epoch divides the train split into windows of `length` tokens; see
-    `window_starts`.
+    In training, an epoch divides the train split into windows of `length` tokens.
 
     Evaluation covers a whole split in windows that start every `stride` tokens. All predictions in
     the first window are scored, but only the last `stride` in each later one. So every token but
