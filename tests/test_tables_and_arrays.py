@@ -36,9 +36,11 @@ def test_users_own_labelled_text(tmp_path):
     (tmp_path / "a.csv").write_text('id,label,text\n1,spam,"Buy, now"\n2,ham,"two\nlines"\n')
     (tmp_path / "b.csv").write_text(",text\n0,one\n1,two\n")  # as pandas writes it
     assert sorted(read_texts(tmp_path / "b.csv")) == ["one", "two"]
+    assert sorted(read_texts(tmp_path / "a.csv", "id")) == ["1", "2"]
     loaded = load_labelled_text(str(tmp_path / "a.csv"))
     assert loaded.texts == [("Buy, now",), ("two\nlines",)]
     assert [loaded.classes[label] for label in loaded.labels] == ["spam", "ham"]
+    assert load_labelled_text(str(tmp_path / "a.csv"), "id").texts == [("1",), ("2",)]
 
 
 def test_users_own_pairs_with_labels(tmp_path):

@@ -142,7 +142,7 @@ class Data:
         (end, mask) are added.
       document_separator: Line that ends a document ('' is an empty line), or None if each file is a
         document. Shards must be made with the same separator.
-      text_field: Field of JSON lines, or column of Parquet and Arrow files, with the texts.
+      text_field: Field of JSON lines, or column of tables, with the texts.
       validation_source: Source of the validation split of a text, e.g. an official file; all of
         data.source is then for training. None splits data.source.
       test_source: Source of the test split; None means the validation split, if that has its own.

@@ -67,8 +67,8 @@ def load_pairs(source: str) -> Pairs:
     return Pairs(rows, _checked_sha256(source, rows))
 
 
-def load_labelled_text(source: str) -> LabelledText:
-    """Reads texts with labels from the columns `text` and `label`, named in the first row.
+def load_labelled_text(source: str, text_field: str = "text") -> LabelledText:
+    """Reads texts with labels from the columns `text_field` and `label`, named in the first row.
 
     If there is a column `text_pair`, an example has two texts, e.g. premise and hypothesis.
 
@@ -81,7 +81,7 @@ def load_labelled_text(source: str) -> LabelledText:
     what = "a text, a second one or none, and their label, (str, str) or (str, str, str)"
     rows = list(source.rows(what, 2, 3)) if isinstance(source, OwnSource) else []
     for path in _tables(source, "labelled text"):
-        rows += _columns(path, "text", "label", optional="text_pair")
+        rows += _columns(path, text_field, "label", optional="text_pair")
     sha256 = _checked_sha256(source, rows)
     if len({len(row) for row in rows}) > 1:
         raise InvalidInput(
@@ -112,13 +112,13 @@ def _tables(source: str, kind: str) -> list[Path]:
     return files
 
 
-def read_texts(path: Path) -> list[str]:
-    """Returns the texts in a file's column `text`, in an order independent of the file's.
+def read_texts(path: Path, text_field: str = "text") -> list[str]:
+    """Returns the texts in a column of a file, in an order independent of the file's.
 
     The order is that of the random numbers in `split_by_key` with seed 0. So the first fraction of
     the texts is the train split of that fraction, except for a few texts at the border.
     """
-    texts = [text for (text,) in _columns(path, "text", strips=False)]
+    texts = [text for (text,) in _columns(path, text_field, strips=False)]
     return sorted(texts, key=lambda text: place_of(text, 0))
 
 

@@ -33,7 +33,7 @@ def load_text(
     """Reads and tokenizes a source, or opens its shards.
 
     Args:
-      source: An embedded name, a text file (.gz too), a table whose column `text` is read as lines
+      source: An embedded name, a text file (.gz too), a table, of which a column is read as lines
         (see read_texts), a file of documents or tokens (see corpora), a folder of files of one of
         these kinds, shards made by `python -m experiments.make_shards`, or an OwnSource.
       tokenizer: As in make_tokenizer; ignored for shards, which have their own.
@@ -41,7 +41,7 @@ def load_text(
       document_separator: Line that ends a document, kept as its last line; None makes each
         file one document. Shards must have been made with the same separator.
       train_share: Fraction of the text, from its beginning, for training a tokenizer.
-      text_field: Field of JSON lines, or column of Parquet and Arrow files, with the documents.
+      text_field: Field of JSON lines, or column of tables, with the documents.
     Raises:
       InvalidInput: The source is missing, empty, or not UTF-8.
     """
@@ -118,7 +118,7 @@ def read_pieces(
         if path.name.lower().endswith(TABLES):
             from transformer_jax.data.sources.tables import read_texts
 
-            texts = (f"{text}\n" for text in read_texts(path))
+            texts = (f"{text}\n" for text in read_texts(path, text_field))
         for line in texts:
             lines.append(line)
             size += len(line)

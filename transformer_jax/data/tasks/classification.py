@@ -69,6 +69,7 @@ def text_classification(
     train_examples: int | None,
     length: int,
     batch_size: int,
+    text_field: str = "text",
 ) -> Classification:
     """Returns a task on labelled texts or pairs; those with equal first texts share a split.
 
@@ -77,7 +78,7 @@ def text_classification(
     with its own end token, and the model receives each token's type, 0 or 1 (Devlin et al. 2019,
     arXiv:1810.04805, figure 2).
     """
-    loaded = load_labelled_text(source)
+    loaded = load_labelled_text(source, text_field)
     are_pairs = len(loaded.texts[0]) == 2
     if are_pairs and length < 5:
         raise InvalidInput(
