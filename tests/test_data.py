@@ -71,6 +71,9 @@ def test_tokens_of_other_tokenizers_are_counted_in_bytes(tmp_path):
     model.add_special_tokens(["<s>"])
     assert HuggingFaceTokenizer(model).token_bytes.tolist() == [0, 1, 1, 2, 4, 1]
     encode_corpus(HuggingFaceTokenizer(model), "aß<s>ß\n")
+    for kind in ("byte", "char", "word"):  # -1 marks places without a target in other code
+        with pytest.raises(InvalidInput, match=r"tokens: expected 0 to .* got -1"):
+            entry_of(TOKENIZERS, kind).train([text], 9).decode([1, -1])
     losing = HuggingFaceTokenizer(model)
     with pytest.warns(UserWarning, match="loses or adds text, so bits per byte are unknown"):
         write_shards([Piece("aß, ß\n", True)], losing, tmp_path / "shards")

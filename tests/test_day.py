@@ -406,7 +406,7 @@ def test_a_text_ends_before_what_stops_it(loaded):
     early = min(whole.find(first), whole.find(other))
     assert loaded.sample("ROMEO:", 40, seed=3, stop=[first, other]) == whole[:early]
     assert loaded.sample("ROMEO:", 40, seed=3, stop="§") == whole
-    for wrong in ("", [7]):
+    for wrong in ("", [7], 7):
         with pytest.raises(InvalidInput, match="stop: expected non-empty strings"):
             loaded.sample("ROMEO:", 4, stop=wrong)
     with pytest.raises(InvalidInput, match=r"text: expected a string, got \['ROMEO:'\]"):

@@ -821,14 +821,16 @@ def test_tries_do_not_go_on_with_other_data_or_weights(tmp_path):
     journal = Journal(tmp_path / "base")
     journal.begin(design.config, {"metric": "loss", "margin": 0.0, "gate": None})
 
-    def prepared(heads):
-        this = journal.try_of({"model.num_heads": heads})
+    def prepared(value, key="model.num_heads"):
+        this = journal.try_of({key: value})
         with StopSignal() as stop:
             return this, TrainedPairs(journal, this, Silent(), stop, ())
 
     this, pairs = prepared("1")
     journal.note(this, pairs.files)
     prepared("2")
+    with pytest.raises(InvalidInput, match="different targets are scored; expected the same data"):
+        prepared("0.97,0.02,0.01", "data.splits")  # with the same test split
     other_text(tmp_path / "a.txt", "too")
     words = r"--base=.*: the data or initial weights of arm 'base' have changed"
     with pytest.raises(InvalidInput, match=words):

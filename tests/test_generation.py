@@ -125,7 +125,7 @@ def test_all_wrong_options_in_one_report(model):
         generate(windowed_next_logits(model), jnp.zeros(0, int), *wrong)
     for word in ("prompt", "num_tokens", "temperature", "top_k", "top_p"):
         assert word in str(error.value)
-    with pytest.raises(InvalidInput, match="num_tokens: expected at least 0, below"):
+    with pytest.raises(InvalidInput, match="num_tokens: expected an integer >= 0, below"):
         generate(windowed_next_logits(model), jnp.zeros(2, int), 3_000_000_000, None, 6)
 
 

@@ -38,8 +38,7 @@ def scaled_dot_product_attention(
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k) + bias) V.
     Vaswani et al. 2017, arXiv:1706.03762, equation 1. The softmax runs over the keys that the mask
-    allows. A query without allowed keys gives exactly 0, with zero gradient (flax and jax.nn give
-    the mean of the forbidden values).
+    allows. A query without allowed keys gives exactly 0, with zero gradient.
 
     Args:
       query: [..., L, K].
@@ -248,8 +247,7 @@ class MultiHeadAttention(nn.Module):
           mask: [..., L, M] bool, True = may attend, the same for all heads; or, with one axis more
             than the inputs, [..., H or 1, L, M]; or a Mask, made an array only if needed.
           terms: Position terms for attention.
-          slot: Slot for the inputs' keys and values in the KV cache; M is then the capacity of the
-            cache.
+          slot: Slot for the inputs' keys and values in the KV cache, whose capacity is then M.
           layer: Index of the block, for variants that differ by depth.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
           context: Context of the block, for variants that read its tokens or its carry.
@@ -258,8 +256,7 @@ class MultiHeadAttention(nn.Module):
           [..., L, D].
 
         Raises:
-          ValueError: Width, num_heads and num_kv_heads are incompatible, a shape is wrong, or the
-            keys of a memory would be rotated.
+          ValueError: Heads do not fit, a shape is wrong, or keys of a memory would be rotated.
         """
         if memory is not None and terms.rotation is not None:
             raise ValueError(

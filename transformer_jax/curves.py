@@ -96,8 +96,7 @@ def problems_of_curves(
 ) -> Iterator[str]:
     """Yields what is wrong with training.scheduled in a completed flat config.
 
-    `option_of` returns the option of a key, or None if there is none; `is_read` returns whether a
-    mask of a type of layer reads it.
+    `option_of` returns a key's option, or None; `is_read` whether a mask of a layer type reads it.
     """
     keys = []
     for text in flat["training.scheduled"]:

@@ -55,8 +55,7 @@ def draw_token(
     Args:
       rng: PRNG key.
       logits: [..., V] float.
-      temperature: Divisor of the logits; 0 takes the likeliest token, as do values below 1e-30,
-        for which the quotients overflow.
+      temperature: Divisor of the logits; 0, or less than 1e-30, takes the likeliest token.
       top_k: As in restrict_logits.
       top_p: As in restrict_logits, applied after the temperature.
     Returns:
@@ -415,7 +414,7 @@ def check_draws(prompt: Any, num_tokens: int, draws: tuple) -> None:
     temperature, top_k, top_p = draws
     rows = (
         ("prompt", prompt.shape[-1], "at least one token", Integral, 1, math.inf),
-        ("num_tokens", num_tokens, "at least 0, below 2**31", Integral, 0, 2**31 - 1),
+        ("num_tokens", num_tokens, "an integer >= 0, below 2**31", Integral, 0, 2**31 - 1),
         ("temperature", temperature, "a finite number >= 0", Real, 0, sys.float_info.max),
         ("top_k", 1 if top_k is None else top_k, "an integer >= 1 or None", Integral, 1, math.inf),
         ("top_p", top_p, "a number in [0, 1]", Real, 0, 1),

@@ -76,8 +76,7 @@ class Linear(nn.Module):
       use_bias: Whether a bias, initially 0, is added.
       kernel_init: Initial values of the kernel.
       dtype: Computation dtype; promoted from inputs and parameters if None.
-      out_dtype: Dtype of sums and result; the computation dtype if that is wider or if
-        `out_dtype` is None.
+      out_dtype: Dtype of sums and result, if wider than that of the computation.
     """
 
     features: int

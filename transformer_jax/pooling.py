@@ -40,8 +40,7 @@ class FirstPlace(Pooling):
 class LastPlace(Pooling):
     """The vector of the last position that is not padding (Radford et al. 2018, section 3.2).
 
-    In a model that reads from left to right, this position has seen the whole input. The result is
-    0 if everything is padding.
+    From left to right, this position has seen the whole input. If all is padding, it is 0.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:

@@ -153,8 +153,7 @@ def _changed(full: str, value: Array, change: Intervention) -> Array:
 def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
     """Lets functions change the values at sites in every model that is called in the context.
 
-    A function that was compiled outside is not traced again: compile inside, or use
-    `inspection.intervene`.
+    Functions compiled outside are not traced again: compile inside, or use intervene.
 
     Args:
       changes: Functions from value to value, by name of a site; `*` stands for any part.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from transformer_jax.data.tokenizers import Stored, refuse_surrogates
+from transformer_jax.data.tokenizers import Stored, known, refuse_surrogates
 from transformer_jax.errors import InvalidInput
 
 _BYTE = "<0x[0-9A-F]{2}>"  # a token of SentencePiece that stands for a byte
@@ -147,7 +147,7 @@ class WordTokenizer(Stored):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the words, joined by spaces."""
-        return " ".join(self.words[int(token)] for token in tokens)
+        return " ".join(self.words[token] for token in known(tokens, self.vocab_size))
 
     @classmethod
     def _split(cls, text: str) -> list[str]:

@@ -75,7 +75,7 @@ class ByteTokenizer(Stored):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of the tokens; invalid UTF-8 becomes the replacement character."""
-        return bytes(int(token) for token in tokens).decode("utf-8", errors="replace")
+        return bytes(known(tokens, 256)).decode("utf-8", errors="replace")
 
 
 class CharTokenizer(Stored):
@@ -119,7 +119,7 @@ class CharTokenizer(Stored):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of the tokens."""
-        return "".join(chr(self._symbols[int(token)]) for token in tokens)
+        return "".join(chr(self._symbols[token]) for token in known(tokens, self.vocab_size))
 
 
 class NumberTokenizer(Stored):
@@ -150,6 +150,14 @@ class NumberTokenizer(Stored):
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the numbers of the tokens, separated by spaces."""
         return " ".join(str(int(token)) for token in tokens)
+
+
+def known(tokens: Iterable[int], vocab_size: int) -> list[int]:
+    """Returns tokens as integers; raises InvalidInput if one is not in the vocabulary."""
+    numbers = [int(token) for token in tokens]
+    if wrong := [token for token in numbers if not 0 <= token < vocab_size]:
+        raise InvalidInput(f"tokens: expected 0 to {vocab_size - 1}, got {wrong[0]}")
+    return numbers
 
 
 def refuse_surrogates(text: str) -> bytes:
@@ -203,8 +211,7 @@ def make_tokenizer(
         tokenizer.json (a run's, or Hugging Face's) or of its folder; or a tokenizer.
       texts: Function that returns the training text.
       vocab_size: Maximum number of tokens of a trained tokenizer.
-      whole: Function that returns all text, from which a character tokenizer is made, since it
-        must know every character.
+      whole: Function that returns all text, every character of which a char tokenizer has.
     Raises:
       InvalidInput: There is no such name or file.
     """

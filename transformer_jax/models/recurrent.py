@@ -186,8 +186,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
       cell: A name in CELLS.
       bidirectional: Whether each layer also reads from the end (Graves and Schmidhuber 2005).
       pooling: A name in POOLINGS other than `class_token`. Each direction is pooled in its reading
-        order, so that `last` takes its final state; `max` is from Conneau et al. 2017,
-        arXiv:1705.02364.
+        order, so that `last` takes its final state; `max`: Conneau et al., arXiv:1705.02364.
       dropout_rate: Dropout rate in training after the embedding and after each layer.
       init_std: Standard deviation of the initial embedding; cells keep flax's initial values.
       dtype: Computation dtype; the parameters' dtype if None.

@@ -218,8 +218,7 @@ class Checkpoints:
             Leaves without a placement go to this process's first device.
           read_only: Whether to leave damaged checkpoints in place.
         Raises:
-          InvalidInput: There are checkpoints but none is intact, or the newest cannot be read or
-            does not match the template.
+          InvalidInput: No checkpoint is intact, or the newest is unreadable or of other shapes.
         """
         found = self.newest_whole(read_only) if is_first() else None
         step = agreed(-1 if found is None else found)

@@ -10,8 +10,7 @@ from typing import Any, TextIO
 class Tolerant:
     """A text stream that writes as much as it can.
 
-    Characters that its encoding lacks are written as escapes. Once it is closed or its disk is
-    full, what is written is lost.
+    Characters that its encoding lacks are written as escapes. Closed or full, it loses all.
     """
 
     def __init__(self, stream: TextIO | None) -> None:

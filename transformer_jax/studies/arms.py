@@ -84,16 +84,21 @@ def counts_of(task: Task, split: str, batch_size: int) -> dict[str, int]:
     return counts
 
 
-def incomparable(arms: Mapping[str, "Arm"], base: str, metric: str) -> dict[str, list[str]]:
+def incomparable(
+    arms: Mapping[str, "Arm"], base: str, metric: str, split: str = "test"
+) -> dict[str, list[str]]:
     """Returns reasons why arms' scores will not be comparable with those of the arm `base`."""
     protocols, facts = {}, {}
     for name, arm in arms.items():
         task = arm.prepared.task
-        protocol = protocols.setdefault(id(task), {"protocol": counts_of(task, "test", _ROWS)})
+        protocol = protocols.setdefault(id(task), {"protocol": counts_of(task, split, _ROWS)})
         manifest = {"data": dict(task.facts)}
-        facts[name] = RunFacts(manifest, flatten(arm.config), {"test": protocol})
+        facts[name] = RunFacts(manifest, flatten(arm.config), {split: protocol})
     changed = {key for arm in arms.values() for key in arm.changes}
-    apart = {name: scored_otherwise(facts[name], facts[base], metric, changed) for name in arms}
+    apart = {
+        name: scored_otherwise(of_arm, facts[base], metric, changed, split)
+        for name, of_arm in facts.items()
+    }
     return {name: reasons for name, reasons in apart.items() if reasons}
 
 

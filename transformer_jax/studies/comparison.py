@@ -123,7 +123,9 @@ class Comparison:
 
     def scored_otherwise(self) -> list[str]:
         """Returns differences in how runs were scored; if there are any, no claim is made."""
-        return among(list(self._facts.values()), scored_otherwise, self.metric.rpartition("/")[2])
+        split, _, name = self.metric.rpartition("/")
+        asked = name, (), "validation" if split == "eval" else "test"
+        return among(list(self._facts.values()), scored_otherwise, *asked)
 
     def verdict(self) -> str:
         """Returns the claim that the runs support, as text; it is never about a cause."""

@@ -64,15 +64,19 @@ class RunFacts(NamedTuple):
 
 
 def scored_otherwise(
-    one: RunFacts, other: RunFacts, metric: str, changed: Collection[str] = ()
+    one: RunFacts,
+    other: RunFacts,
+    metric: str,
+    changed: Collection[str] = (),
+    split: str = "test",
 ) -> list[str]:
-    """Returns reasons why a difference between two runs' scores would be meaningless.
+    """Returns reasons why a difference between two runs' scores on a split would be meaningless.
 
     `metric` is named without its split; `changed` has the options that differ on purpose.
     """
     by_byte = metric == "bits_per_byte"
     data, other_data = (run.manifest["data"] for run in (one, other))
-    protocols = [run.evaluation.get("test", {}).get("protocol", {}) for run in (one, other)]
+    protocols = [run.evaluation.get(split, {}).get("protocol", {}) for run in (one, other)]
     has_same_tokens = data.get("tokenizer_sha256") == other_data.get("tokenizer_sha256")
     if not all(protocols):  # not finished: compare the targets that will be scored
         has_other_targets = has_same_tokens and data["counts"] != other_data["counts"]
@@ -397,7 +401,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
     needs_curve |= "curve" in arguments_of_metric(study.metric)
     # Compared within pairs, and between the seeds of the base.
     for pair in [*pairs, *((base_run, pairs[0][1]) for _, base_run in pairs[1:])]:
-        refusals += scored_otherwise(*pair, study.metric, changed)
+        refusals += scored_otherwise(pair[0], pair[1], study.metric, changed)
         refusals += computed_otherwise(*pair, changed, cells=True)
         every = dict.fromkeys(run.config["evaluation.every"] for run in pair)
         if needs_curve and every.keys() != {asked}:

@@ -59,7 +59,7 @@ class TrainedPairs:
         task = self._arms[_BASE].prepared.task
         if asked["metric"] == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
             raise InvalidInput("--metric=bits_per_byte: this data's targets have no byte counts")
-        if apart := incomparable(self._arms, _BASE, asked["metric"]):
+        if apart := incomparable(self._arms, _BASE, asked["metric"], "validation"):
             why = f"{'; '.join(*apart.values())}; expected the same data and targets"
             raise InvalidInput(f"--change={self._told}: {why}")
         with progress.busy("checking that the change has an effect"):
@@ -101,7 +101,7 @@ class TrainedPairs:
                     )
         self._run([cell for pair in pairs for cell in pair])
         base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in pairs[0])
-        if apart := scored_otherwise(base, change, self._design.metric):
+        if apart := scored_otherwise(base, change, self._design.metric, (), "validation"):
             raise InvalidInput(f"--change={self._told}: {apart[0]}")
 
     def _run(self, cells: Sequence[Cell]) -> None:

@@ -29,8 +29,7 @@ class Result(NamedTuple):
       seeds_needed: Number of seeds for 80 % power at the margin, or None if unknown.
       level: Level of this look; in a share 1 - 0.8 level of studies, all intervals hold the truth.
       solved: With a target: (runs that reach it, all runs), for arm and base.
-      updates: With a target: the update by which half of the runs reach it, for arm and base, or
-        None if fewer than half do.
+      updates: With a target: the update by which half of the runs reach it, or None; arm and base.
     """
 
     arm: str
@@ -68,8 +67,7 @@ def judge(
       base: The baseline.
       margin: The smallest difference that matters, > 0, in the same units as the values.
       larger_is_better: True if larger values are better.
-      primary: Arms that the question is about, declared beforehand; the others get intervals but no
-        verdicts. None means all.
+      primary: Arms of the question, declared beforehand (None: all); others get no verdict.
       planned: Number of seeds at each planned look, if several are planned; this look is
         recognised by its own number of seeds.
       earlier_looks: Number of seeds at each earlier look.

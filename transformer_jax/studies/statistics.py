@@ -303,8 +303,7 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
 def permutation_p(arm: Any, base: Any) -> float:
     """Returns the two-sided p value of a permutation test that scores do not depend on the group.
 
-    The p value is exact if there are few permutations. It is 1 if a group has fewer than two runs,
-    or if all scores are equal.
+    It is exact for few permutations, and 1 if a group has one run or all scores are equal.
     """
     if min(len(arm), len(base)) < 2 or np.ptp([*arm, *base]) == 0:
         return 1.0

@@ -114,8 +114,7 @@ def score_items(
       run: A run of a causal language model.
       items: The items.
       batch_size: Number of choices in a batch; affects only speed.
-      begin: Token that stands before an item without a context; if None, the first token of such
-        an item is not scored.
+      begin: Token before an item without a context; if None, its first token is not scored.
     Raises:
       InvalidInput: A choice is longer than the model's input, or the model is of another kind.
     """

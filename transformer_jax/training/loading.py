@@ -110,8 +110,7 @@ def load_run(
     changed to allow longer texts.
 
     Args:
-      workdir: Directory of the run; or a folder with config.json and model.safetensors, or a
-        repository on the hub, OWNER/NAME.
+      workdir: A run; a folder with config.json and model.safetensors; or OWNER/NAME on the hub.
       say: Receives warnings, such as a line about each skipped checkpoint.
       allow: Modules with the run's user-defined classes that may be imported. A run that needs
         other modules is refused, and none of its code is executed.
@@ -186,6 +185,8 @@ def _over(
 ) -> Sharding | None:
     if not mesh:
         return None
+    if not isinstance(mesh, Mapping):
+        raise InvalidInput(f"mesh={mesh!r}: expected devices by axis, e.g. {{'fsdp': 8}}")
     asked = configs.changed(configs.defaults(), {f"mesh.{axis}": n for axis, n in mesh.items()})
     asked.mesh.rules = config.mesh.rules
     return make_run_sharding(asked, allow)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 import jax
@@ -346,13 +347,14 @@ def _apply(model: Any, params: Any, inputs: Any) -> jax.Array:
 
 def key_of(seed: int) -> jax.Array:
     """Returns the PRNG key of a seed, an integer in [0, 2^32)."""
-    if not OPTIONS["seed"].accepts(seed):
+    if not (isinstance(seed, Integral) and OPTIONS["seed"].accepts(int(seed))):
         raise InvalidInput(f"seed: expected {OPTIONS['seed'].allowed}, got {seed}")
     return jax.random.key(seed)
 
 
 def _ends_of(stop: str | Sequence[str]) -> list[str]:
-    ends = [stop] if isinstance(stop, str) else list(stop or ())
+    is_one = isinstance(stop, str) or not isinstance(stop, Iterable | None)
+    ends: list[Any] = [stop] if is_one else list(stop or ())
     if not all(end and isinstance(end, str) for end in ends):
         raise InvalidInput("stop: expected non-empty strings")
     return ends

@@ -58,8 +58,7 @@ def load_images(source: str) -> Arrays:
         `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
         width, C]; optionally `classes`, the class names); a folder of IDX files as for MNIST and
         Fashion-MNIST; a folder of CIFAR-10's binary version; a folder with one folder of pictures
-        per class, possibly in its folders `train` and `test`; or an OwnSource that returns the
-        arrays of such an .npz file.
+        per class, possibly in its folders `train` and `test`; or an OwnSource of such arrays.
     Raises:
       InvalidInput: There is no such source, or a file in it is invalid.
     """

@@ -26,8 +26,7 @@ class Language(NamedTuple):
       words: Name of each token.
       examples: All examples, to be divided among the splits, if they can be listed; otherwise a
         function (generator, N) -> N examples.
-      floor: Minimum expected loss in nats per scored token; on a finite test split, the minimum is
-        slightly higher or lower.
+      floor: Minimum expected loss in nats per scored token.
     """
 
     words: tuple[str, ...]

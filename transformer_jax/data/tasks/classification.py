@@ -164,8 +164,7 @@ def image_classification(
 ) -> Classification:
     """Returns a task on labelled images; channels have mean 0 and deviation 1 in the train split.
 
-    If the source has its own test set, that is the test split, and the validation split is a
-    fraction of the other examples.
+    A source's own test set is the test split; the validation split is part of the others.
 
     Args:
       max_rotation: Maximum rotation of training images in degrees; exposed corners become 0.
