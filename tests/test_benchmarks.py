@@ -180,9 +180,8 @@ def test_a_benchmark_is_a_metric_of_runs_and_studies(bundle, run, tmp_path):
     asked = dataclasses.replace(run, config=tiny_config(evaluation__benchmark=items))
     (means,) = results_of(asked).values()
     assert METRICS["benchmark_per_byte"](results_of(asked)) == means["accuracy_per_byte"]
-    assert (
-        results_of(run) is METRICS["benchmark"](None) is METRICS["benchmark_per_token"]({}) is None
-    )
+    assert results_of(run) is METRICS["benchmark"](None) is None
+    assert METRICS["benchmark_per_token"]({}) is None
     flags = [f"--config.evaluation.benchmark={items}", "--config.training.steps=4"]
     flags += ["--config.schedule.warmup_steps=1", "--config.evaluation.metrics=benchmark"]
     workdir = tmp_path / "run"

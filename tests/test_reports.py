@@ -17,6 +17,7 @@ import pytest
 
 from experiments import results
 from tests.conftest import ROOT, TINY, attempt, command, refused
+from tests.test_studies import edit
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import facts_of, filtered, find_runs, parse_filter
@@ -226,11 +227,12 @@ def test_runs_are_grouped_by_config_and_paired_by_seed(done, metric, better):
 
 
 def test_nothing_is_claimed_where_evaluation_differs(done, run_copy, tiny_run):
-    manifest = json.loads((run_copy / "manifest.json").read_text())
-    manifest["data"]["sha256"] = "other"
-    (run_copy / "manifest.json").write_text(json.dumps(manifest))
-    others = {"none0": RunDirectory(run_copy), "other": RunDirectory(tiny_run)}
-    comparison = Comparison(runs_of(done, ("none", 1)) | others, "eval/loss")
+    runs = {**runs_of(done, ("none", 1)), "none0": RunDirectory(run_copy)}
+    edit(run_copy / "evaluation.json", lambda e: e["validation"]["protocol"].update(targets=7))
+    told = [Comparison(runs, f"{split}/loss").scored_otherwise() for split in ("eval", "test")]
+    assert told == [["different targets are scored"], []]
+    edit(run_copy / "manifest.json", lambda m: m["data"].update(sha256="other"))
+    comparison = Comparison({**runs, "other": RunDirectory(tiny_run)}, "eval/loss")
     assert "different data" in comparison.warnings()[0]
     assert comparison.verdict() == "no claim: the runs were not evaluated in the same way"
     assert "<h2>Paired differences</h2>" not in comparison.page()
