@@ -170,7 +170,7 @@ def mean_entropy(weights: Array) -> Array:
 def are_distributions(weights: Array) -> Array:
     """Returns whether every row [..., M] is 0, or has weights >= 0 that sum to 1 (within 2 %).
 
-    The tolerance is for bfloat16. Rows of sigmoids or of differences of maps are none.
+    The tolerance is for bfloat16. Rows of sigmoids, or differences of maps, are no distributions.
     """
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)

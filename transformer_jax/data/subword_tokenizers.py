@@ -35,9 +35,9 @@ class _LibraryTokenizer:
                 f"tokenizer.json: dropout={model.model.dropout} is not used", stacklevel=2
             )
             model.model.dropout = None
-        self._written, self.token_bytes = _bytes_of_tokens(model)
         # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._written, self.token_bytes = _bytes_of_tokens(model, self.vocab_size)
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
@@ -154,7 +154,7 @@ class WordTokenizer(Stored):
         return cls._PATTERN.findall(text.lower())
 
 
-def _bytes_of_tokens(model: Any) -> tuple[Any, Any]:
+def _bytes_of_tokens(model: Any, vocab_size: int) -> tuple[Any, Any]:
     """Returns each token's UTF-8 bytes, [V] int64, with those of special tokens and without.
 
     They are None if decoding loses text.
@@ -165,7 +165,7 @@ def _bytes_of_tokens(model: Any) -> tuple[Any, Any]:
     state = json.loads(model.to_str())
     decoder = state.get("decoder") or {}
     kinds = {part.get("type") for part in (decoder, *decoder.get("decoders", ()))}
-    symbols = [model.id_to_token(token) or "" for token in range(model.get_vocab_size())]
+    symbols = [model.id_to_token(token) or "" for token in range(vocab_size)]
     if "ByteLevel" in kinds:
         lengths = [len(symbol) for symbol in symbols]
     elif kinds & {"Metaspace", "Replace"}:
