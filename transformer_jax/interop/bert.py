@@ -1,7 +1,6 @@
 """BERT, RoBERTa and DistilBERT as Encoders.
 
-Devlin et al. 2019, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Sanh et al. 2019,
-arXiv:1910.01108.
+Devlin et al., arXiv:1810.04805; Liu et al., arXiv:1907.11692; Sanh et al., arXiv:1910.01108.
 """
 
 from transformer_jax.interop.architecture import NAMES_OF_TEXT, Architecture, labels_of, num_labels

@@ -123,9 +123,10 @@ class Comparison:
 
     def scored_otherwise(self) -> list[str]:
         """Returns differences in how runs were scored; if there are any, no claim is made."""
-        split, _, name = self.metric.rpartition("/")
-        asked = name, (), "validation" if split == "eval" else "test"
-        return among(list(self._facts.values()), scored_otherwise, *asked)
+        facts, name = list(self._facts.values()), self.metric.rpartition("/")[2]
+        splits = ("validation", "test")  # the table has scores on both
+        found = [among(facts, scored_otherwise, name, (), split) for split in splits]
+        return list(dict.fromkeys(itertools.chain(*found)))
 
     def verdict(self) -> str:
         """Returns the claim that the runs support, as text; it is never about a cause."""
