@@ -53,9 +53,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 def _parser() -> Parser:
     parser = Parser("ablate", __doc__, takes_config=True)
-    parser.add_argument(
-        "--workdir", required=True, help="the study's directory, new or to be resumed"
-    )
+    parser.add_argument("--workdir", required=True, help="the study's directory, new or old")
     parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9; or 3,7,8 (5)")
     parser.add_list(
         "--arm",

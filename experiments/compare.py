@@ -26,9 +26,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         "directories", nargs="+", metavar="DIR",
         help="directories of studies or of runs, or files of items that `evaluate` wrote",
     )  # fmt: skip
-    parser.add_argument(
-        "--metric", help="for runs: name in metrics.jsonl (eval/loss); for items: accuracy"
-    )
+    parser.add_argument("--metric", help="of runs (eval/loss), or of items (accuracy)")
     parser.add_argument("--rule", default=RULE, help="for items: pattern of names, arm and seed")
     parser.add_argument(
         "--out",

@@ -27,9 +27,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Loads the run and its data; prints and returns the mean scores and the settings."""
     parser = Parser("evaluate", __doc__)
     parser.add_run()
-    parser.add_argument(
-        "--source", help="different data, whose --split is scored (the run's data.source)"
-    )
+    parser.add_argument("--source", help="different data to score (the run's data.source)")
     parser.add_argument("--split", default="test", choices=SPLITS, help="split to score (test)")
     parser.add_argument("--stride", type=int, help="tokens between starts of windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")

@@ -27,15 +27,13 @@ def main(argv: list[str]) -> list[Any]:
         help="instead, logs, .jsonl, .csv, event files or W&B runs of other code; repeatable",
     )  # fmt: skip
     parser.add_argument("--metric", help="name of the metric in these files (a validation loss)")
-    parser.add_argument(
-        "--rule", default=other_runs.RULE, help="pattern of run names with arm and seed"
-    )
+    parser.add_argument("--rule", default=other_runs.RULE, help="pattern of names: arm and seed")
     parser.add_argument("--at", type=int, help="update whose values are compared (the last)")
     parser.add_argument("--steps", action="store_true", help="when do runs reach --target?")
     parser.add_argument("--base", help="the arm that the others are compared with")
     parser.add_argument("--margin", type=float, help="the smallest difference that matters")
     parser.add_argument(
-        "--larger_is_better", action="store_true", help="larger values are better (smaller)"
+        "--larger_is_better", action="store_true", help="larger is better (smaller)"
     )
     parser.add_argument("--primary", help="arms that the question is about: a,b (all)")
     parser.add_argument("--planned", default="", help="number of seeds at each planned look: 5,10")

@@ -217,9 +217,8 @@ def user_environment(**changes):
 def run_python(*words, cwd=ROOT, timeout=None, **environment):
     """Runs Python with some words in a fresh process."""
     return subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=cwd, env=user_environment(**environment), capture_output=True, text=True,
-        timeout=timeout, check=False,
+        [sys.executable, *map(str, words)], cwd=cwd, env=user_environment(**environment),
+        capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
 
 
@@ -251,14 +250,9 @@ def start_command(verb, *arguments, process_group=None, **environment):
 def start_python(*words, process_group=None, **environment):
     """Starts Python with some words and returns its process."""
     return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=ROOT,
-        process_group=process_group,
-        env=user_environment(**environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        [sys.executable, *words], cwd=ROOT, process_group=process_group, text=True,
+        env=user_environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
 
 
 def refused(result, *words):

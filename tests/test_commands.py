@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from experiments import convert_gguf
@@ -185,6 +187,18 @@ def test_reading_gguf_names_the_extra_where_it_is_not_installed(tmp_path, monkey
     monkeypatch.setattr(convert_gguf.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InvalidInput, match=r"pip install -e '.\[gguf\]'"):
         convert_gguf.main([f"--file={file}", f"--out={tmp_path / 'out'}"])
+
+
+@pytest.mark.parametrize(
+    ("scaling", "tensor"), [("linear", "output.weight"), ("none", "rope_freqs.weight")]
+)
+def test_scaled_positions_of_gguf_are_refused(scaling, tensor):
+    parts = [np.frombuffer(scaling.encode(), np.uint8)]
+    fields = {"llama.rope.scaling.type": SimpleNamespace(parts=parts)}
+    reader = SimpleNamespace(fields=fields, tensors=[SimpleNamespace(name=tensor)])
+    named = "llama.rope.scaling.type" if scaling == "linear" else tensor
+    with pytest.raises(InvalidInput, match=f"--file=a: {named} is not read"):
+        convert_gguf.refuse_scaling(reader, "--file=a")
 
 
 @pytest.mark.commands

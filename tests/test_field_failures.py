@@ -23,16 +23,7 @@ from PIL import Image
 
 from experiments.command import execute
 from experiments.runs import _agrees as agrees
-from tests.conftest import (
-    ROOT,
-    attempt,
-    command,
-    random_params,
-    refused,
-    run_python,
-    tiny_config,
-    user_environment,
-)
+from tests.conftest import ROOT, attempt, command, random_params, refused, run_python, tiny_config
 from tests.test_studies import quick, study_file
 from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.folders import left_out
@@ -276,9 +267,7 @@ def test_printing_fails_no_run(tmp_path, stdout):
     if stdout == "closed":
         command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
     with target:
-        done = subprocess.run(
-            command, stdout=target, stderr=subprocess.PIPE, cwd=ROOT, env=user_environment()
-        )
+        done = subprocess.run(command, stdout=target, stderr=subprocess.PIPE, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "STATUS").read_text().startswith("done")
 

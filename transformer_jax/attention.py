@@ -401,8 +401,7 @@ class AttentionVariant(nn.Module):
     then applied to the values, or mixes the values itself in `__call__`.
 
     Attributes:
-      hides_weights: Whether `__call__` computes no weights [..., H, L, M]; `weights` then computes
-        them for inspection only.
+      hides_weights: Whether `__call__` computes no weights [..., H, L, M]; `weights` still does.
       takes_groups: Whether keys and values arrive as [..., G, M, K], not repeated for H heads.
     """
 

@@ -151,4 +151,4 @@ def lookup(table: Array, indices: Array) -> Array:
       [..., D].
     """
     indices = jnp.where(indices < 0, table.shape[0], indices)  # -1 would mean the last row
-    return table.at[indices].get(mode="fill", fill_value=jnp.nan)
+    return jnp.asarray(table).at[indices].get(mode="fill", fill_value=jnp.nan)

@@ -9,8 +9,7 @@ def mine(run, batch):
     """Returns the largest absolute value in the stream after the last block, over a batch.
 
     Args:
-      run: The model with its current parameters; transformer_jax/training/hooks.py lists the
-        other arguments that a hook can have.
+      run: The model with its current parameters; for more, see transformer_jax/training/hooks.py.
       batch: The batch of the next update.
     """
     values = capture(run.model, run.params, batch["inputs"], "*block_*.residual")

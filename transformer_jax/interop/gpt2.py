@@ -1,7 +1,6 @@
 """GPT-2, GPT-J (parallel branches, partial rotation) and OPT as Decoders.
 
-Radford et al. 2019; Wang and Komatsuzaki 2021 (mesh-transformer-jax); Zhang et al. 2022,
-arXiv:2205.01068.
+Radford et al. 2019; Wang and Komatsuzaki 2021 (mesh-transformer-jax); Zhang et al., 2205.01068.
 """
 
 import math

@@ -77,9 +77,14 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
     """
     if hasattr(model_or_path, "state_dict"):
         origin = type(model_or_path).__name__
+        held = model_or_path.state_dict()
+        lost = [name for name, value in held.items() if getattr(value, "is_meta", True)]
+        if lost or not hasattr(model_or_path, "config"):
+            told = f"expected a model of transformers and arrays in memory: {_few(lost)}"
+            raise InvalidInput(f"{origin}: {told}")
         config = model_or_path.config.to_dict() | {"architectures": [origin]}
         config["quantization_config"] = None  # the arrays in memory count
-        state = {name: _numbers(tensor) for name, tensor in model_or_path.state_dict().items()}
+        state = {name: _numbers(tensor) for name, tensor in held.items()}
     else:
         folder, origin = folder_of(model_or_path), str(model_or_path)
         config, state = read_settings(folder), _read_arrays(folder)

@@ -22,8 +22,7 @@ class Interrupted(Stop):
 class StopSignal:
     """Context that remembers SIGTERM, SIGINT or SIGUSR2 until the current step is done.
 
-    A second signal, if it is SIGINT, ends the process immediately. Before a time limit, submitit
-    and Slurm's --signal send SIGUSR2.
+    A second SIGINT ends the process at once. Before a time limit, Slurm's --signal sends SIGUSR2.
 
     Attributes:
       signal: Number of the received signal, or None.

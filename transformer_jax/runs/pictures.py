@@ -52,8 +52,7 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
     """Draws attention weights: a row of panels per layer, a panel per head, a row per query.
 
     Args:
-      maps: Path of a layer -> weights [H, L, M], the queries' tokens as text [L] and the keys'
-        tokens as text [M].
+      maps: Path of a layer -> weights [H, L, M], and the tokens of queries [L] and keys [M].
       path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights, _, _ in maps.values())

@@ -41,8 +41,7 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Returns, for each swept option, a line of scores over its values per group of arms.
 
-    A line has a `name`, the option's values `x`, and for each value the `mean`, lowest (`low`) and
-    highest (`high`) score over seeds.
+    A line has a `name`, the option's values `x`, and their `mean`, `low`est and `high`est score.
     """
     lines: dict[str, list[dict[str, Any]]] = {}
     for key, groups in sweeps_of(study, verdicts).items():
