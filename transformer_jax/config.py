@@ -200,8 +200,7 @@ class Mesh:
     A mesh changes only the order of sums, so a run may be continued with a different one.
 
     Attributes:
-      data: Devices that each take a part of the batch; -1 means all devices that the other axes
-        leave.
+      data: Devices that each take a part of the batch; -1 means all that other axes leave.
       fsdp: Devices that each take a part of the batch, and keep a part of every large array of
         parameters and optimizer state.
       tensor: Devices that each have some heads and some hidden features.

@@ -1,8 +1,7 @@
 """One run in several processes, e.g. on the hosts of a cluster, each with its own devices.
 
 All processes execute the same steps with the same numbers. Before they act on a fact that only one
-of them knows (the time, a signal, which checkpoint is complete), they agree on it; otherwise they
-would wait for each other forever.
+of them knows (the time, a signal, which checkpoint is complete), they agree on it.
 """
 
 import os

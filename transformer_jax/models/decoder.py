@@ -61,8 +61,7 @@ class Decoder(Transformer):
 
         Args:
           tokens: [..., L] int.
-          segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
-            not see each other.
+          segments: [..., L] int, separate documents of a packed input; 0 = padding.
           positions: [..., L] int, each token's position in its document; 0 .. L-1 if None.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
           return_hidden: Whether to return hidden vectors, the input of `project`, not logits.

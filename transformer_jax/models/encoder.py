@@ -77,8 +77,7 @@ class Encoder(Transformer, kw_only=True):
         Args:
           tokens: [..., L] int.
           vectors: [..., L, F] float, instead of tokens.
-          segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
-            not see each other.
+          segments: [..., L] int, separate documents of a packed input; 0 = padding.
           types: [..., L] int, type of the text that each token belongs to; 0 if None.
           positions: [..., L] int; 0 .. L-1 if None.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.

@@ -62,8 +62,7 @@ class StepLog:
         """Adds steps and returns the rows that became due.
 
         `losses` (nats per target) and `gradient_norms` are those of consecutive steps from number
-        `first` (the first step is 1). Each step took `seconds` for `count` units; `mfu` is the
-        model FLOPs utilisation.
+        `first` (the first step is 1). Each step took `seconds` for `count` units.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

@@ -166,9 +166,10 @@ def _points_of(
     if _is_events(path):
         points: dict[str, list[tuple[int, float]]] = {}
         for file in events:  # each later one continues the run, or repeats its end
-            for tag, new in _scalars_of(file).items():
-                old = points.get(tag, new)
-                if new[0][0] <= old[0][0] and old[0] not in new:
+            scalars, restart = _scalars_of(file)
+            for tag, new in scalars.items():
+                old = [point for point in points.get(tag, ()) if point[0] < restart]
+                if old and new[0][0] <= old[0][0]:
                     first = events[0].name
                     raise InvalidInput(f"{file}: it begins as {first} does; expected one run")
                 points[tag] = [point for point in old if point[0] < new[0][0]] + new
@@ -286,24 +287,28 @@ def _of_rows(
     return points
 
 
-def _scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
+def _scalars_of(path: Path) -> tuple[dict[str, list[tuple[int, float]]], float]:
+    """Returns an event file's scalars by tag, and the step from which it hides earlier ones."""
     require("tensorboard", str(path), "logs")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
 
     points: dict[str, list[tuple[int, float]]] = {}
+    restart = math.inf
     content, at, left = path.read_bytes(), 0, 0
     while at + 12 <= len(content) and (at := at + 16 + struct.unpack_from("<Q", content, at)[0]):
         left += at <= len(content)  # whole records: length, checksum, data, checksum
     for event in EventFileLoader(str(path)).Load():  # the whole records of a file being written
         left -= 1
+        if event.session_log.status == event.session_log.START:
+            restart = event.step
         for value in event.summary.value:
             array = make_ndarray(value.tensor) if value.HasField("tensor") else None
             if array is not None and array.size == 1 and array.dtype.kind in "fiu":
                 points.setdefault(value.tag, []).append((event.step, float(array.reshape(()))))
     if left > 0:  # a file that grows meanwhile has more
         raise InvalidInput(f"{path}: damaged: its last {left} records cannot be read")
-    return points
+    return points, restart
 
 
 def _of_wandb(path: Path, metric: str | None) -> tuple[str, list[tuple[int, float]]]:

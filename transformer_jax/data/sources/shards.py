@@ -28,8 +28,7 @@ class ShardedTokens(JoinedTokens):
     """View of several memory-mapped files as one row of tokens.
 
     Tokens are checked when they are read, since checking all of them first would read the whole
-    corpus at every launch. A token outside the vocabulary, which jax would silently replace,
-    raises InvalidInput.
+    corpus at every launch. A token outside the vocabulary raises InvalidInput.
     """
 
     def __init__(self, shards: Sequence[TokenRow], folder: Path, vocab_size: int) -> None:
