@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -127,9 +128,10 @@ def test_a_run_writes_texts_around_a_prompt(tmp_path):
     assert row["eval/bits_per_byte"] == pytest.approx(row["eval/loss"] / np.log(2), rel=0.01)
     assert len((tmp_path / "a/samples/step-00000012.txt").read_text()) >= 15
     run = load_run(tmp_path / "a")
+    told = json.loads((tmp_path / "a" / "evaluation.json").read_text())["test"]["protocol"]
+    assert told["targets"] == told["bytes"]  # characters of one byte; weights n / k are rounded
     text = unmask_text(run, "To___be", num_tokens=6, seed=3)
-    assert len(text) == 10
-    assert (text[:2], text[-2:]) == ("To", "be")
+    assert (len(text), text[:2], text[-2:]) == (10, "To", "be")
     assert unmask_text(run, "To___be", 6, seed=3) == text != unmask_text(run, "To___be", 6, seed=4)
     assert len(unmask_text(run, num_tokens=15, num_steps=2, by_confidence=True)) == 15
     for wrong in ({"num_tokens": 12}, {"num_steps": 0}, {"temperature": -1.0}, {"seed": -1}):

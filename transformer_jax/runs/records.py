@@ -62,7 +62,7 @@ class StepLog:
         """Adds steps and returns the rows that became due.
 
         `losses` (nats per target) and `gradient_norms` are those of consecutive steps from number
-        `first` (the first step is 1). Each step took `seconds` for `count` units.
+        `first` (the first step is 1). A step took `seconds` for `count` units; `mfu`: see flops.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 class Tolerant:
     """A text stream that writes as much as it can.
 
-    Characters that its encoding lacks are written as escapes. Closed or full, it loses all.
+    Characters that its encoding lacks are written as escapes. Once closed or full, it drops all.
     """
 
     def __init__(self, stream: TextIO | None) -> None:

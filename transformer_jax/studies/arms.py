@@ -78,7 +78,7 @@ def counts_of(task: Task, split: str, batch_size: int) -> dict[str, int]:
         weights = np.asarray(batch["weights"], np.float64)
         weights = weights.reshape(len(weights), -1).sum(-1)
         counts["examples"] += int((weights > 0).sum())
-        counts["targets"] += int(weights.sum())
+        counts["targets"] += round(weights.sum())
         if (num_bytes := task.scored_bytes(batch)) is not None:
             counts["bytes"] = counts.get("bytes", 0) + int(num_bytes.sum())
     return counts

@@ -41,7 +41,7 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 def sweep_lines(study: Study, verdicts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Returns, for each swept option, a line of scores over its values per group of arms.
 
-    A line has a `name`, the option's values `x`, and their `mean`, `low`est and `high`est score.
+    A line has a `name`, the option's values `x`, and the `mean`, `low` and `high` of their scores.
     """
     lines: dict[str, list[dict[str, Any]]] = {}
     for key, groups in sweeps_of(study, verdicts).items():

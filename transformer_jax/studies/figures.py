@@ -26,7 +26,7 @@ _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0
 def curves_of(runs: Mapping[str, Sequence[Path]], metric: str) -> dict[str, dict[str, list]]:
     """Returns a curve by arm: `step`, and `mean`, `low` and `high` of a metric over the seeds.
 
-    `runs` has the run directories of each arm, and `metric` is a key of metrics.jsonl.
+    `runs` has the runs of each arm; arms without `metric`, a key of metrics.jsonl, are left out.
     """
     curves = {}
     for arm, paths in runs.items():

@@ -78,7 +78,7 @@ def evaluate(
         "split": split,
         **task.protocol,
         "examples": int(is_example.sum()),
-        "targets": int(rows["weight"].sum()),
+        "targets": round(rows["weight"].sum()),  # weights n / k are rounded
         **({"bytes": int(rows["bytes"].sum())} if "bytes" in rows else {}),
     }
     clusters = getattr(task, "clusters", None)
