@@ -292,9 +292,6 @@ def test_c58_evaluation_equals_a_model_without_dropout(case):
     assert not np.allclose(draws[0], draws[2])
 
 
-# ---------------------------------------------------------------- what each promises
-
-
 def test_teacher_forcing_equals_feeding_the_target_one_token_at_a_time():
     """All places at once under the causal mask: the logits of the token-wise loop."""
     model, inputs = CASES["encoder_decoder"]

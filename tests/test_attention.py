@@ -172,9 +172,6 @@ def test_wrong_inputs_are_refused_by_name(rng):
             scaled_dot_product_attention(*arguments)
 
 
-# ---------------------------------------------------------------- the module
-
-
 def make_module(rng, **fields):
     module = MultiHeadAttention(num_heads=4, **fields)
     inputs = jnp.asarray(rng.normal(size=(2, 5, 16)), jnp.float32)

@@ -85,6 +85,16 @@ def test_a_state_is_written_as_it_was_while_its_memory_goes_on(store, monkeypatc
     jax.tree.map(np.testing.assert_array_equal, store.restore(STATE).state, at(3))
 
 
+def test_c12_no_write_begins_on_a_disk_that_is_too_small(store, monkeypatch):
+    usage = shutil.disk_usage("/")._replace(free=100)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(SaveFailed, match=r"No space left on device.*about 132 bytes, 100 are"):
+        save_steps(store, 3)
+    usage = usage._replace(total=0)  # some file systems tell no sizes
+    save_steps(store, 4)
+    assert store.steps() == [4]
+
+
 def test_nothing_there_is_none(store):
     assert store.restore(STATE) is None
     store.tidy()

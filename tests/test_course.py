@@ -69,9 +69,6 @@ def test_words_follow_from_verdicts(monkeypatch, found, wants, word):
     assert outcome_of(row).word == ("undecided" if found == SAME else word)
 
 
-# ---------------------------------------------------------------- somebody's own
-
-
 def test_the_loops_agree_with_ours(rng):
     query, key, value = (rng.normal(size=(5, 4)).astype(np.float32) for _ in range(3))
     mask = np.asarray(causal_mask(5))

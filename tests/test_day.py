@@ -128,12 +128,16 @@ def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_f
     for busy in (RUN, CELL):
         (room / busy / "STATUS").write_text(f"running {now} step 5\n")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(room / OTHER, elsewhere / "run")
+    (elsewhere / "run" / ".STATUS-123").write_text("half")
+    (room / "linked").symlink_to(elsewhere)
     (elsewhere / "precious").write_text("x")
     (room / OTHER / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
     attempt("runs", "gc", room, "--checkpoints", "--yes")
     assert (room / RUN / "checkpoints" / "damaged-00000010").exists()
     assert (room / CELL / "checkpoints").exists()
     assert (elsewhere / "precious").exists()
+    assert (elsewhere / "run" / ".STATUS-123").exists()
     refused(attempt("runs", "gc", room / "none"), "no such folder")
 
 

@@ -104,9 +104,6 @@ def test_a_ladder_tells_where_the_best_value_of_an_option_goes():
     assert "2.5000 at 32, 2.2500 at 64" in text
 
 
-# ---------------------------------------------------------------- the best value of an option
-
-
 def test_an_optimum_is_held_by_its_interval():
     rng, values, best = np.random.default_rng(0), np.array([1e-3, 2e-3, 4e-3, 8e-3]), 2.6e-3
     held = []

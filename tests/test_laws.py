@@ -144,9 +144,6 @@ def test_every_table_is_here():
     assert of_blocks - {"model.architecture"} == keys
 
 
-# ---------------------------------------------------------------- the laws can fail
-
-
 def broken(law, **fields):
     model = small_decoder(**fields)
     with pytest.raises(AssertionError):

@@ -211,8 +211,6 @@ def test_a_type_that_looks_ahead_keeps_no_cache():
     assert Decoder.of(**SMALL, layers="LG", layer_types=LOCAL).can_cache()
 
 
-# ---------------------------------------------------------------- as options of a config
-
 OPTIONS = {
     "model__layers": "LG",
     "model__layer_types__L__mask": "window",

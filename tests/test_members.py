@@ -140,9 +140,6 @@ def test_a_user_defined_schedule_gets_plain_numbers(tmp_path, monkeypatch):
     assert traced_numbers(own) == {}
 
 
-# ---------------------------------------------------------------- with their directories
-
-
 @pytest.fixture(scope="module")
 def prepared(task):
     return prepared_of(task, training__steps=12, checkpoint__every=6)

@@ -337,9 +337,6 @@ def test_top_k_and_top_p_equal_transformers(torch, rng):
             np.testing.assert_array_equal(restrict_logits(logits, **{name: value}), theirs)
 
 
-# ---------------------------------------------------------------- what reads from left to right
-
-
 def causal_rule(length):
     places = Places(jnp.arange(length), jnp.arange(length))
     return Mask(places, places, Causal())
@@ -446,9 +443,6 @@ def test_differential_attention_is_diff_llamas(torch, rng, kv_heads):
         found = ours.apply({"params": params}, array(inputs), **call)
     # Their softmax and their lambda are float32 in any case; test_components.py has float64.
     np.testing.assert_allclose(found, expected.detach().numpy(), rtol=0, atol=2e-6)
-
-
-# ---------------------------------------------------------------- simple methods
 
 
 def test_a_linear_model_of_texts_is_scikit_learns(rng):

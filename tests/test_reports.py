@@ -333,6 +333,17 @@ def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
         list(find_runs(tmp_path))
 
 
+def test_runs_behind_links_are_listed_once(tmp_path):
+    for folder in (tmp_path / "disk" / "a", tmp_path / "runs" / "b"):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    root = tmp_path / "runs"
+    for name, target in {"linked": "../disk/a", "latest": "b", "loop": "."}.items():
+        (root / name).symlink_to(target)
+    assert list(find_runs(root)) == [root / "b", root / "linked"]
+    assert attempt("runs", "ls", root).stdout.endswith("2 runs\n")
+
+
 def test_what_a_run_says_does_not_steer_the_terminal(run_copy):
     config = json.loads((run_copy / "config.json").read_text())
     config["data"]["source"] = "\x1b]0;x\x07"

@@ -486,6 +486,5 @@ HEAD_OUTPUTS = {
 }
 """Changes of the outputs of the heads of self-attention, by name; None for no change.
 
-Each is called with outputs [..., H, L, V], the values of the same positions [..., G, L, V], and an
-AttentionCall.
+Each is called with outputs [..., H, L, V], the positions' values [..., G, L, V], an AttentionCall.
 """

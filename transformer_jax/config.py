@@ -135,8 +135,7 @@ class Data:
         image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, CIFAR-10's
         binary version, or a folder that holds one folder of pictures per class.
         vector_classification: an .npz file with vectors [N, L, F] and labels [N].
-      tokenizer: Tokenizer. A tokenizer.json may come from a run or from Hugging Face. Shards have
-        their own tokenizer.
+      tokenizer: Tokenizer, or a tokenizer.json of a run or of Hugging Face. Shards have their own.
       vocab_size: Vocabulary size of a bpe or word tokenizer, which is trained on the training
         split; for numbers, that of the tokens in the files. Special tokens that some tasks need
         (end, mask) are added.
@@ -261,8 +260,7 @@ class Training:
       frozen: Parameters that are not trained, e.g. token_embedding or block_0/attention.
       weight_ema: Decay per update of an exponential moving average of the weights, or None for no
         average. The average replaces the weights in evaluation, sampling and loading.
-      clip_norm: Largest global norm of the gradient; a larger gradient is scaled down. None
-        disables clipping.
+      clip_norm: Largest global norm of the gradient; a larger one is scaled down. None for any.
       scheduled: Numbers that change in training: an option of the optimizer (but its rates have
         schedule.name), of the objective, or of model.mask; or training.batch_size or data.length,
         for which the step is compiled again. KEY=VALUE@UPDATE/VALUE@UPDATE/... has the values at
@@ -303,8 +301,7 @@ class Optimizer:
       unit_vectors: Whether initial values and each update end with the vectors of kernels and
         embeddings, along the axis of the width, at length 1 (nGPT, arXiv:2410.01131, section 2.6).
       decay_parameters: Names of the parameters with weight decay.
-      learning_rate_multipliers: Factors for the learning rate by parameter path; 0 freezes a
-        parameter.
+      learning_rate_multipliers: Factors for the learning rate by parameter path; 0 freezes one.
       decay_multipliers: Factors for the weight decay by parameter path.
     """
 
@@ -360,8 +357,7 @@ class Hooks:
     They do not affect training, except those marked `intervenes`.
 
     Attributes:
-      functions: Hooks, or MODULE:NAME of your own; the numbers they return are written to
-        metrics.jsonl.
+      functions: Hooks, or MODULE:NAME of your own; metrics.jsonl has the numbers they return.
       every: Updates between calls; hooks are also called after the last update.
     """
 

@@ -61,8 +61,7 @@ class ModelOptions:
       embedding_norm: Adds a norm after the sum of the embeddings, as in BERT and BART.
       wiring: Wiring of attention, feed-forward layer and norms in a block.
       initialisation: Initial values.
-      parametrisation: Scaling of initial values, learning rates and logits with the width:
-        standard, or muP.
+      parametrisation: Scaling of initial values, learning rates and logits with the width.
       layers: Layer types by letter, one per block and repeated over the depth, e.g. "LLLG";
         `layer_types.L` says how blocks of type L differ. If empty, all blocks are alike.
       distinct_blocks: Number of blocks that have their own parameters, which the other blocks

@@ -22,9 +22,8 @@ from transformer_jax.options import entry_of
 class Tokenizer(Protocol):
     """Interface of a tokenizer.
 
-    A user-defined class, `data.tokenizer=MODULE:NAME`, also has two class methods. `train(texts,
-    vocab_size)` makes a tokenizer from the training split's text, and `from_json` makes one from
-    the result of to_json.
+    A user-defined class, `data.tokenizer=MODULE:NAME`, also has two class methods: `train(texts,
+    vocab_size)`, with the training split's text, and `from_json`, with the result of to_json.
     """
 
     @property

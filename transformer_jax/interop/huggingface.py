@@ -61,8 +61,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
 
     Args:
       model_or_path: A folder with config.json and model.safetensors (one or several files), a model
-        object of transformers, or a repository on the hub, OWNER/NAME (needs the package
-        huggingface_hub and the network).
+        object of transformers, or OWNER/NAME on the hub (needs huggingface_hub and the network).
     Returns:
       The model and its parameters. GPT2Model, GPT2LMHeadModel, and the ForCausalLM classes of GPTJ,
       GPTNeoX, OPT, Bloom, Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3, Gemma2 and Gemma3 become a

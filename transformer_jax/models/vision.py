@@ -93,8 +93,7 @@ class VisionTransformer(Transformer, kw_only=True):
       num_classes: Number of classes, C; 0 returns the hidden vectors of all positions instead.
       patch_size: Pixels along each side of a patch, a divisor of the image's sides.
       variant: A standard name such as "Ti/4"; sets width, depth, heads, mlp_dim and patch_size.
-      pooling: A name in POOLINGS: a class token, attention, or the mean or the maximum over the
-        patches.
+      pooling: A name in POOLINGS: a class token, attention, or the patches' mean or maximum.
       registers: Number of learned vectors beside the patches, which are dropped in the end (Darcet
         et al. 2024, arXiv:2309.16588).
     """

@@ -181,8 +181,7 @@ def _nbytes(array: re.Match) -> int:
 def _site_of(line: str) -> str:
     """Returns the module path of `op_name="jit(f)/while/body/transpose(jvp(Decoder))/block_0"`.
 
-    A fused operation has several names, `jit(advance)/(first:second)`; the result is the path of
-    the first, with the number of other names.
+    A fused operation `jit(f)/(first:second)` gives its first path, with the number of the others.
     """
     match = re.search(r'op_name="([^"]*)"', line)
     op_name = match[1] if match else ""

@@ -10,6 +10,7 @@ leaf is compared with the model's, and only folders with a manifest count.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -141,6 +142,12 @@ class Checkpoints:
                     shutil.rmtree(writing, ignore_errors=True)
                 raise SaveFailed(_why_not_saved(self._folder, step, size, failed)) from failed
 
+        def prepare() -> None:
+            writing.mkdir(parents=True)
+            disk = shutil.disk_usage(writing)
+            if disk.total and disk.free < size:  # orbax would print dozens of tracebacks
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
         def wait_for_arrays() -> None:
             with orbax:
                 orbax.wait_until_finished()
@@ -163,7 +170,7 @@ class Checkpoints:
             do(wait_for_arrays, by_all=True)
             do(complete)
 
-        do(lambda: writing.mkdir(parents=True))
+        do(prepare)
         # On a CPU orbax reads the arrays in place; if they are donated meanwhile, jax copies them.
         do(lambda: orbax.save(writing / "state", state), by_all=True)
         thread = ThreadPoolExecutor(1, "checkpoint")
@@ -407,7 +414,8 @@ def _why_not_saved(folder: Path, step: int, size: int, error: Exception | None) 
     free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
     reason = "another process could not write"
     if error is not None:
-        reason = str(error).split("\n")[0][:200] or type(error).__name__
+        text = str(error).partition("\n")[0] or type(error).__name__
+        reason = text.rpartition(": ")[2] if "os_error_code" in text else text[:200]
     return (
         f"{folder}: the checkpoint of step {step} could not be written ({reason}); "
         f"it needs about {size:,} bytes, {free:,} are free; earlier checkpoints are kept"

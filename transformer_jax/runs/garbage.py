@@ -40,7 +40,7 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
       InvalidInput: There is no such folder.
     """
     pieces: list[Garbage] = []
-    for run in sorted(find_runs(root)):
+    for run in sorted(find_runs(root, links=False)):
         state = facts_of(run, root)["status"]
         if state == "running":
             continue

@@ -32,8 +32,8 @@ _READ_OF_METRICS = 1 << 16  # bytes from the end
 _STALE = 600.0  # seconds without a heartbeat after which a running run is taken for dead
 
 
-def find_runs(root: Path) -> Iterator[Path]:
-    """Yields every run directory below a folder, without looking inside runs."""
+def find_runs(root: Path, links: bool = True) -> Iterator[Path]:
+    """Yields each run directory below a folder once, those behind links last, if `links`."""
     if not root.is_dir():
         raise InvalidInput(f"--root={root}: no such folder")
 
@@ -41,13 +41,19 @@ def find_runs(root: Path) -> Iterator[Path]:
         if error.filename == str(root):
             raise InvalidInput(f"--root={root}: {error.strerror}") from error
 
-    for folder, below, files in os.walk(root, onerror=refuse):
-        if "config.json" not in files:
-            below[:] = [name for name in below if name not in _NO_RUN_INSIDE]
-            continue
-        below.clear()
-        if not any(name.endswith(".safetensors") for name in files):  # not an exported model
-            yield Path(folder)
+    starts, seen = [root], set[str]()
+    for start in starts:  # links are added below
+        for folder, below, files in os.walk(start, onerror=refuse):
+            is_new = (real := os.path.realpath(folder)) not in seen
+            seen.add(real)
+            if is_new and "config.json" not in files:
+                below[:] = [name for name in below if name not in _NO_RUN_INSIDE]
+                inner = [Path(folder, name) for name in below] if links else []
+                starts += [path for path in inner if path.is_symlink()]
+                continue
+            below.clear()
+            if is_new and not any(name.endswith(".safetensors") for name in files):
+                yield Path(folder)  # neither an exported model nor seen already
 
 
 def studies_in(root: Path) -> list[Path]:

@@ -15,8 +15,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 def in_a_line(values: Sequence[float | None]) -> str:
     """Returns a one-line chart of at most 40 blocks, each for the mean of consecutive values.
 
-    The first and last means are appended. None and non-finite values are left out; the line is
-    empty if fewer than two values are left.
+    The first and last means are appended. Only finite numbers count; fewer than two give "".
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:

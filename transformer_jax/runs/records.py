@@ -24,8 +24,7 @@ class StepLog:
       last_step: The final step.
       learning_rate: Function from the number of earlier updates to the rate of the next update.
       counted: Unit of the throughput, e.g. "tokens".
-      of_input: Function that returns the seconds for which the last step waited for its batch, and
-        the seconds needed to make a batch.
+      of_input: Function that returns the last step's wait for its batch and a batch's cost, in s.
       pending: Loss and gradient norm of each step since the last row; part of a checkpoint, so that
         a resumed run writes the same rows.
       rows: Rows so far.

@@ -44,8 +44,7 @@ def export_run(
     """Writes a run into a folder that transformers' Auto classes and load_run can load.
 
     The model card states `name` and `scores` (numbers by split and metric). `data` is that section
-    of the run's manifest; for images it has pixel_mean and pixel_deviation. Returns the name of the
-    architecture.
+    of the run's manifest, for images with pixel_mean and pixel_deviation. Returns the architecture.
 
     Raises:
       InvalidInput: transformers has no equivalent model or tokenizer (see to_huggingface), or the

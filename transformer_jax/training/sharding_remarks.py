@@ -43,8 +43,7 @@ def remarks_on_sharding(
 
     Args:
       sharding, state: Sharding of the run, and shapes of its state.
-      examples: Number of examples in a batch, and of parts in which the batch is computed, by the
-        key of the batch size.
+      examples: Examples in a batch and parts in which it is computed, by the batch size's key.
       counts: Numbers that an axis of the mesh should divide, by axis and description.
     """
     num_devices, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size

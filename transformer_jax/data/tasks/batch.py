@@ -188,8 +188,7 @@ def count_of_batch(batch: Batch, counted: str) -> int:
 def mean_scores(examples: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Returns the loss in nats per target, the accuracy, and bits_per_byte if they are texts.
 
-    `examples` has sums over the targets of each example, [N] float64: loss, correct, weight, and
-    bytes for texts.
+    `examples` has sums over each example's targets, [N] float64: loss, correct, weight, bytes.
     """
     total = {name: float(examples[name].sum()) for name in ("loss", "correct", "weight")}
     means = {name: total[of] / total["weight"] for name, of in _MEANS.items()}
