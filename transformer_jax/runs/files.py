@@ -71,7 +71,7 @@ def _refuse_links(path: Path) -> None:
         what = f"a link to {os.readlink(path)!r}" if is_link else "neither file nor folder"
         raise InvalidInput(
             f"{path}: it is {what}, but the files of a run or a study must be in its own folder\n"
-            "remove it, or replace it with a copy of the file"
+            "replace it with a copy of what it leads to, or remove it"
         )
 
 
