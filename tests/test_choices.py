@@ -7,10 +7,12 @@ import pytest
 
 from tests.conftest import attempt, refused
 from transformer_jax.data.sources.text import read_pieces
+from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.choices import (
     Item,
     Scored,
+    _size_after,
     is_right,
     read_items,
     rows_of,
@@ -48,6 +50,7 @@ def test_sums_are_those_of_the_tokens_after_the_context(run):
                 chances[-count:].sum(), abs=2e-5
             )
             assert found.bytes[number] == len(choice.strip())
+            assert found.scored_bytes[number] == len(choice.strip()) - (not item.context)
     assert [found.answer for found in scored] == [0, 1, 0, 1]
 
 
@@ -62,7 +65,7 @@ def test_scores_do_not_depend_on_the_batch(run, size):
 def test_a_token_may_stand_before_an_item_without_context(run):
     (line,) = run.tokenizer.encode("\n")
     (alone,) = score_items(run, [Item("", ("That",), 0)], 1, begin=int(line))
-    assert alone.tokens == [4]
+    assert alone.tokens == alone.scored_bytes == [4]
     chances = run.log_probabilities("\nThat")
     assert alone.log_probabilities[0] == pytest.approx(chances.sum(), abs=2e-5)
 
@@ -74,11 +77,12 @@ def test_what_a_model_would_say_itself_is_likeliest(run):
 
 
 def test_rules_by_hand():
-    item = Scored([-6.0, -5.0, -5.0], [4, 1, 2], [12, 5, 4], 3 * [False], 0)
+    item = Scored([-6.0, -5.0, -5.0], [4, 1, 2], [9, 9, 9], [12, 5, 4], 3 * [False], 0)
     assert {rule: is_right(item, rule) for rule in ("accuracy", "accuracy_per_token")} == {
         "accuracy": False, "accuracy_per_token": True,
     }  # fmt: skip
     assert is_right(item, "accuracy_per_byte")  # 0.5 against 1 and 1.25
+    assert _size_after(ByteTokenizer(), "é".encode()[0], "éa b ") == 4
     other = item._replace(answer=1)
     found = summary([item, item, item, other])
     expected = {"accuracy": 0.125, "accuracy_per_token": 0.75, "accuracy_per_byte": 0.75}

@@ -923,12 +923,22 @@ def test_streamed_bytes_become_the_characters_that_all_of_them_make(tiny_run, mo
     made = library.Tokenizer(library.models.BPE(numbers, [], byte_fallback=True))
     made.decoder = library.decoders.Sequence([library.decoders.ByteFallback()])
     run = dataclasses.replace(load_run(tiny_run), tokenizer=HuggingFaceTokenizer(made))
-    drawn = [0, *(1 + byte for byte in "\n\N{GRINNING FACE}\n".encode()), 0]
+    made.add_special_tokens([end := "</s>"])
+    first, last = "\n\N{GRINNING FACE}\na\u01e5", b"\xe0\xf0"
+    drawn = [*made.encode(f"a{first}{end}").ids, *(1 + byte for byte in last), 0]
     for count in range(1, len(drawn) + 1):
         tokens = np.array(drawn[:count])
         monkeypatch.setattr(sampling, "stream_from", lambda *_, t=tokens, **__: iter(t[:, None]))
         monkeypatch.setattr(sampling, "generate_from", lambda *_, t=tokens, **__: t)
         assert "".join(run.stream("a", count)) == run.sample("a", count)
+    for ends in (end, ["x", end]):
+        assert "".join(run.stream("a", count, stop=ends)) == f"a{first}"
+        assert run.sample("a", count, stop=ends) == f"a{first}"
+    with pytest.raises(InvalidInput, match="expected the special token '</s>' alone"):
+        run.sample("a", count, stop=f"{end}\n")
+    monkeypatch.setattr(sampling, "generate_from", lambda *_, **__: np.array([0, 300]))
+    with pytest.warns(UserWarning, match=r"1 of 2 tokens drawn are not in .* \(e\.g\. 300\)"):
+        assert run.sample("a", 2) == "a"
 
 
 # ---------------------------------------------------------------- scores of others

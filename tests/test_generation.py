@@ -67,6 +67,17 @@ def test_draws_follow_the_probabilities():
     np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / len(keys)))
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_draws_what_float32_draws(dtype, rng):
+    logits = jnp.asarray(rng.normal(size=2000), dtype)
+    draw = jax.vmap(lambda key, logits: draw_token(key, logits, 0.7, top_p=0.99), (0, None))
+    wide = logits.astype(jnp.float32)
+    one, other = (draw(jax.random.split(jax.random.key(0), 50), each) for each in (logits, wide))
+    np.testing.assert_array_equal(one, other)
+    kept, expected = (restrict_logits(array, top_p=0.99) > -jnp.inf for array in (logits, wide))
+    np.testing.assert_array_equal(kept, expected)
+
+
 @pytest.fixture(scope="module")
 def model():
     module = Decoder.of(vocab_size=11, max_length=6, width=16, depth=2, num_heads=2)

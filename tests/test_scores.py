@@ -95,6 +95,16 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     assert again.interval == once.interval
 
 
+def test_the_p_of_no_different_is_that_of_equivalence(scores):
+    (_, same, _) = transformer_jax.judge(rows_of(scores), **ASKED)
+    assert same.word == "no different within the margin"
+    one, other = (
+        stats.ttest_1samp(same.differences, bound, alternative=side).pvalue
+        for bound, side in ((-0.05, "greater"), (0.05, "less"))
+    )
+    assert same.p == pytest.approx(2 * 3 * max(one, other) / 0.8)
+
+
 def test_a_folder_of_something_else_is_refused_and_stays(scores, tmp_path):
     (tmp_path / "report.html").write_text("my own")
     with pytest.raises(InvalidInput, match=r"it contains report\.html from another source"):
@@ -129,7 +139,8 @@ def test_words_are_those_of_a_study_of_the_same_scores(scores):
     ours = transformer_jax.judge(rows_of(scores), **ASKED)
     assert [r.arm for r in ours] == ["up", "same", "down"]
     for one, other in zip(ours, theirs, strict=True):
-        assert (one.word, one.reason, one.p) == (other.verdict, other.words, other.p)
+        assert (one.word, one.reason) == (other.verdict, other.words)
+        assert one.p == (other.p_equivalence if one.arm == "same" else other.p)
         assert one.interval == other.interval
         assert one.differences == other.differences
     words = [r.reason for r in ours]

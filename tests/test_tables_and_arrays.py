@@ -32,6 +32,16 @@ def test_users_own_pairs(tmp_path, name):
     assert load_pairs(str(tmp_path)) == load_pairs(str(tmp_path / name))
 
 
+def test_white_space_at_the_edges_is_left_out_with_a_word(tmp_path):
+    (tmp_path / "a.tsv").write_text("  Go.\tVe.\u2003\nHi.\tHola.\n\n Why?\tPor\u00a0qué\n")
+    with pytest.warns(UserWarning, match=r"a\.tsv: white space around the cells of 2 rows"):
+        pairs = load_pairs(str(tmp_path / "a.tsv")).rows
+    assert pairs == [("Go.", "Ve."), ("Hi.", "Hola."), ("Why?", "Por\u00a0qué")]
+    (tmp_path / "b.csv").write_text('text,label\n"\n  def f",a \nx,a\n y, b\n')
+    with pytest.warns(UserWarning, match="around the cells of 1 rows"):
+        assert load_labelled_text(str(tmp_path / "b.csv")).classes == ("a", "b")
+
+
 def test_users_own_labelled_text(tmp_path):
     (tmp_path / "a.csv").write_text('id,label,text\n1,spam,"Buy, now"\n2,ham,"two\nlines"\n')
     (tmp_path / "b.csv").write_text(",text\n0,one\n1,two\n")  # as pandas writes it
@@ -58,7 +68,7 @@ def test_users_own_pairs_with_labels(tmp_path):
     ("load", "name", "content", "words"),
     [
         (load_pairs, "a.tsv", "a\tb\nonly one\n", r"a.tsv: line 2: expected a sentence and its"),
-        (load_pairs, "a.tsv", "a\tb\nc\t \n", r"a.tsv: line 2: .*got \['c', ' '\]"),
+        (load_pairs, "a.tsv", "a\tb\nc\t \n", r"a.tsv: line 2: .*got \['c', ''\]"),
         (load_pairs, "a.csv", 'a,b\n"c,d\n', r"a.csv: line 2: "),
         (load_pairs, "a.tsv", "", "expected rows, found none"),
         (load_pairs, "a.tsv", b"a\tb\xff\n", "got byte 0xFF at offset 3"),

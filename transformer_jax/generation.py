@@ -30,7 +30,7 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
       [..., V]; the likeliest token is always kept, as is any token tied with the last one kept.
     """
     vocab_size = logits.shape[-1]
-    descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+    descending = jnp.flip(jnp.sort(_at_least_float32(logits), axis=-1), axis=-1)
     if top_k is not None and top_k < vocab_size:
         least = descending[..., top_k - 1, None]
         logits, descending = (jnp.where(a < least, -jnp.inf, a) for a in (logits, descending))
@@ -41,6 +41,11 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
         smallest = jnp.take_along_axis(descending, count - 1, axis=-1)
         logits = jnp.where(logits < smallest, -jnp.inf, logits)
     return logits
+
+
+def _at_least_float32(logits: Array) -> Array:
+    """Returns logits in which sums and Gumbel noise over a vocabulary are exact enough."""
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
 def draw_token(
@@ -64,7 +69,7 @@ def draw_token(
     if temperature < 1e-30:
         drawn = logits.argmax(-1)
     else:
-        restricted = restrict_logits(logits / temperature, top_k, top_p)
+        restricted = restrict_logits(_at_least_float32(logits) / temperature, top_k, top_p)
         drawn = jax.random.categorical(rng, restricted, axis=-1)
     return jnp.where(jnp.isnan(logits).any(-1), -1, drawn).astype(jnp.int32)
 

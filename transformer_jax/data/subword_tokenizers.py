@@ -205,10 +205,20 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
 
     def without_last_bytes(self, tokens: list[int]) -> list[int]:
         """Returns the tokens without the bytes at their end, whose text later bytes may change."""
-        symbols = [self._model.id_to_token(token) or "" for token in tokens]
-        while symbols and re.fullmatch(_BYTE, symbols[-1]):
+        symbols, special = [self._model.id_to_token(token) or "" for token in tokens], self.special
+        while symbols and (symbols[-1] in special or re.fullmatch(_BYTE, symbols[-1])):
             symbols.pop()
         return tokens[: len(symbols)]
+
+    def without_text(self, tokens: Iterable[int]) -> list[int]:
+        """Returns the tokens that the tokenizer does not have."""
+        return [token for token in tokens if self._model.id_to_token(token) is None]
+
+    @property
+    def special(self) -> dict[str, int]:
+        """IDs of the special tokens, which `decode` leaves out, by their texts."""
+        added = self._model.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
 
     @property
     def is_byte_level(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput, suggest
-from transformer_jax.studies.outcomes import NOT_PRIMARY, Outcome
+from transformer_jax.studies.outcomes import NOT_PRIMARY, SAME, Outcome
 from transformer_jax.studies.statistics import Count, compare, level_of_look
 
 _COLUMNS = ("arm", "seed", "value")
@@ -23,7 +23,7 @@ class Result(NamedTuple):
       reason: The verdict in full, or why there is none.
       estimate: Mean difference from the base; positive is better.
       interval: Simultaneous interval; for an arm that is not primary, an individual interval.
-      p: p value, adjusted for the number of primary arms.
+      p: p value of `word` (equivalence or a difference), adjusted for the number of primary arms.
       seeds: Seeds for which arm and base both have a value.
       differences: Differences from the base for these seeds; positive is better.
       seeds_needed: Number of seeds for 80 % power at the margin, or None if unknown.
@@ -112,7 +112,8 @@ def judge(
             reason=contrast.words,
             estimate=contrast.mean,
             level=level,
-            **{k: v for k, v in contrast._asdict().items() if k in Result._fields},
+            p=contrast.p_equivalence if contrast.verdict == SAME else contrast.p,
+            **{k: v for k, v in contrast._asdict().items() if k in Result._fields and k != "p"},
         )
         for contrast in contrasts
     ]

@@ -43,6 +43,7 @@ class Scored(NamedTuple):
       log_probabilities: Sum over the tokens of each choice, in nats.
       tokens: Number of tokens of each choice.
       bytes: Number of UTF-8 bytes of each choice, without white space around it.
+      scored_bytes: Number of those in `tokens`, which may lack the first token.
       likeliest: Whether each of a choice's tokens is the likeliest one.
       answer: Index of the right choice.
     """
@@ -50,6 +51,7 @@ class Scored(NamedTuple):
     log_probabilities: list[float]
     tokens: list[int]
     bytes: list[int]
+    scored_bytes: list[int]
     likeliest: list[bool]
     answer: int
 
@@ -132,10 +134,23 @@ def score_items(
         mine = slice(place, place + len(item.choices))
         place += len(item.choices)
         sizes = [len(choice.strip().encode()) or 1 for choice in item.choices]
-        counts = [count for _, count in pairs[mine]]
-        found = (sums[mine].tolist(), counts, sizes, exact[mine].tolist(), item.answer)
+        counts, these = [count for _, count in pairs[mine]], sizes
+        if not (item.context.strip() or before):
+            firsts = [tokens[0] for tokens, _ in pairs[mine]]
+            texts = [item.context + choice for choice in item.choices]
+            these = [_size_after(run.tokenizer, *pair) for pair in zip(firsts, texts, strict=True)]
+        found = (sums[mine].tolist(), counts, sizes, these, exact[mine].tolist(), item.answer)
         scored.append(Scored(*found))
     return scored
+
+
+def _size_after(tokenizer: Any, first: int, text: str) -> int:
+    """Returns the number of bytes of a text after its first token, as in Scored."""
+    written, sizes = tokenizer.decode([first]), tokenizer.token_bytes
+    is_part = "\ufffd" in written and sizes is not None  # of a character
+    rest = text.encode()[sizes[first] if is_part else len(written.encode()) :]
+    stripped = rest.decode(errors="surrogateescape").strip()  # white space may be of any kind
+    return len(stripped.encode(errors="surrogateescape")) or 1
 
 
 def score_tokens(
@@ -218,7 +233,7 @@ def _sums(model: Any, params: Any, inputs: Any, targets: Any, is_scored: Any) ->
 RULES: dict[str, Callable[[Scored], list[float]]] = {
     "accuracy": lambda item: item.log_probabilities,
     "accuracy_per_token": lambda item: _each(item.log_probabilities, item.tokens),
-    "accuracy_per_byte": lambda item: _each(item.log_probabilities, item.bytes),
+    "accuracy_per_byte": lambda item: _each(item.log_probabilities, item.scored_bytes),
 }
 """Names of accuracies, and the scores of an item's choices, of which the largest is chosen."""
 

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import inspect
+import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeVar
@@ -133,7 +135,7 @@ class Run:
             drawn = generate_from(
                 self.model, self.params, start, own_key, num_tokens=num_tokens, **options
             )
-            text = self._continuation(begun, _numbers(drawn).tolist())
+            text = self._continuation(begun, self._before_end(_numbers(drawn).tolist(), ends))
             texts.append(_text_before(text, ends))
         return texts[0] if is_one else texts  # ty: ignore[invalid-explicit-return]
 
@@ -156,8 +158,9 @@ class Run:
         start, drawn, shown = jnp.asarray(self.encode(prompt)), [], 0
         for piece in stream_from(self.model, self.params, start, key, num_tokens, **options):
             drawn += _numbers(piece).tolist()
-            is_full = len(drawn) == num_tokens
-            text = self._continuation(prompt, drawn, is_full)
+            kept = self._before_end(drawn, ends)
+            is_full = len(kept) < len(drawn) or len(drawn) == num_tokens
+            text = self._continuation(prompt, kept, is_full)
             complete = _text_before(text, ends)
             is_last = len(complete) < len(text) or is_full
             sure = len(complete) if is_last else _sure_length(complete, ends)
@@ -167,11 +170,24 @@ class Run:
             if is_last:
                 return
 
+    def _before_end(self, drawn: list[int], ends: Iterable[str]) -> list[int]:
+        """Returns the tokens before the first special one, which has no text, in `ends`."""
+        special = getattr(self.tokenizer, "special", {})
+        for end, name in itertools.product(ends, special):
+            if name in end and name != end:
+                raise InvalidInput(f"stop={end!r}: expected the special token {name!r} alone")
+        stops = {special[end] for end in ends if end in special}
+        return list(itertools.takewhile(lambda token: token not in stops, drawn))
+
     def _continuation(self, prompt: str, drawn: list[int], is_whole: bool = True) -> str:
         """Returns the text of new tokens, with the space after the prompt if there is one."""
         tokenizer = self.tokenizer_for("language_modelling")
         if isinstance(tokenizer, HuggingFaceTokenizer):
-            drawn = drawn if is_whole else tokenizer.without_last_bytes(drawn)
+            if not is_whole:
+                drawn = tokenizer.without_last_bytes(drawn)
+            elif unknown := tokenizer.without_text(drawn):
+                told = f"{len(unknown)} of {len(drawn)} tokens drawn are not in the tokenizer"
+                warnings.warn(f"{told} (e.g. {unknown[0]}) and have no text", stacklevel=2)
             begun = tokenizer.encode(prompt).tolist()
             before, text = tokenizer.decode(begun), tokenizer.decode([*begun, *drawn])
             if text.startswith(before):

@@ -1,6 +1,7 @@
 """Rows of text: sentence pairs, and texts or pairs with labels, from TSV and CSV files (.gz too).
 
-An invalid row raises InvalidInput with its file and line; only empty lines are skipped.
+An invalid row raises InvalidInput with its file and line; only empty lines are skipped. A warning
+names the rows with white space around a sentence, text or label, which is left out.
 """
 
 import csv
@@ -47,7 +48,7 @@ def load_pairs(source: str) -> Pairs:
     what = "a sentence and its translation, (str, str)"
     rows = list(source.rows(what, 2)) if isinstance(source, OwnSource) else []
     for path in _tables(source, "pairs"):
-        numbered = list(_rows(path, skips_space=True))
+        numbered = list(_rows(path, strips=True))
         rest = {",".join(columns).count(";") for _, columns in numbered}
         if rest == {1} and _separator(path) == "a comma":
             raise InvalidInput(f"{path}: expected commas between columns, got semicolons")
@@ -57,7 +58,7 @@ def load_pairs(source: str) -> Pairs:
                     f"{path}: line {line}: expected {most} columns at most, like the first row, "
                     f"got {_shorten(columns)}"
                 )
-            pair = tuple(column.strip() for column in columns[:2])
+            pair = tuple(columns[:2])
             if len(pair) < 2 or "" in pair:
                 raise InvalidInput(
                     f"{path}: line {line}: expected a sentence and its translation, separated by "
@@ -126,7 +127,7 @@ def _columns(
     path: Path, *names: str, optional: str = "", strips: bool = True
 ) -> Iterator[tuple[str, ...]]:
     """Yields the named columns of each row; the optional one, if present, comes second."""
-    numbered = _rows(path, skips_space=strips)
+    numbered = _rows(path, strips)
     _, header = next(numbered, (0, []))
     if any(name not in header for name in names):
         raise InvalidInput(
@@ -143,22 +144,23 @@ def _columns(
                 f"{path}: line {line}: expected {len(header)} columns like line 1, got "
                 f"{len(columns)}: {_shorten(columns)}"
             )
-        values = tuple(columns[place].strip() for place in places)
-        if "" in values:
-            name = names[values.index("")]
-            raise InvalidInput(f"{path}: line {line}: the {name} is empty")
-        yield values if strips else tuple(columns[place] for place in places)
+        values = tuple(columns[place] for place in places)
+        for name, value in zip(names, values, strict=True):
+            if not value.strip():
+                raise InvalidInput(f"{path}: line {line}: the {name} is empty")
+        yield values
 
 
-def _rows(path: Path, skips_space: bool = False) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, strips: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yields each row's line number and fields; quotes have no special meaning in TSV."""
     is_tsv = path.name.lower().removesuffix(".gz").endswith(".tsv")
     dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     if not is_tsv:
-        dialect = {"strict": True, "skipinitialspace": skips_space}
+        dialect = {"strict": True, "skipinitialspace": strips}
     # Excel begins with a byte order mark, which would make a quoted first field an unquoted one.
     lines = (line if n else line.removeprefix("\ufeff") for n, line in enumerate(lines_of(path)))
     reader = csv.reader(lines, **dialect)
+    changed = 0
     try:
         for columns in reader:
             if is_tsv and any(len(c) > 2 and c[0] == c[-1] == '"' and '""' in c for c in columns):
@@ -166,13 +168,18 @@ def _rows(path: Path, skips_space: bool = False) -> Iterator[tuple[int, list[str
                     f"{path}: line {reader.line_num}: quotes have no special meaning in .tsv; "
                     "write the text as it is, or a .csv file"
                 )
+            bare = [column.strip() for column in columns] if strips else columns
+            changed += any(b and b != c for b, c in zip(bare, columns, strict=True))
             if columns:
-                yield reader.line_num, columns
+                yield reader.line_num, bare
     except csv.Error as error:
         why = str(error)
         if "new-line character" in why:
             why = "a line ends with CR alone; convert the file first: tr '\\r' '\\n'"
         raise InvalidInput(f"{path}: line {reader.line_num}: {why}") from error
+    if changed:
+        told = f"{path}: white space around the cells of {changed:,} rows is left out"
+        warnings.warn(told, stacklevel=2)
 
 
 def _refuse_twice(path: Path, header: list[str]) -> None:
