@@ -36,9 +36,6 @@ def scores_of(**changes):
     return baselines_of(make_task(config), 20)
 
 
-# ---------------------------------------------------------------- methods
-
-
 def test_a_text_is_scored_by_counts_of_one_to_six_tokens(tmp_path):
     """A text in which two tokens decide the next: 3-grams know it, 2-grams half of it."""
     text = tmp_path / "text.txt"
@@ -116,9 +113,6 @@ def test_a_task_of_other_inputs_has_no_baseline():
     nothing: dict = {}
     task = Other(nothing, nothing, (), nothing, 2, nothing, counted="graphs", facts={})
     assert baselines_of(task, 1) == ({}, None)
-
-
-# ---------------------------------------------------------------- the gate
 
 
 def test_a_base_no_better_than_the_simple_method_passes_in_one_look_of_twenty(rng):

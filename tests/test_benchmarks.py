@@ -25,8 +25,6 @@ from transformer_jax.training.core import CoreTask, prompts_of, read_core, run_c
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.prepared import prepare
 
-# ---------------------------------------------------------------- CORE
-
 MC = [
     {"query": f"Q {letter}:", "choices": [f"yes {letter}", f"no {letter}"], "gold": n % 2}
     for n, letter in enumerate("abcd")
@@ -169,9 +167,6 @@ def test_a_bundle_that_cannot_be_read_is_refused(bundle, file, old, new, words):
     assert words in str(caught.value)
 
 
-# ---------------------------------------------------------------- metrics of a study
-
-
 def test_a_benchmark_is_a_metric_of_runs_and_studies(bundle, run, tmp_path):
     items = write_items(tmp_path / "items.jsonl", [
         {"context": "That is", "choices": [" so", " the"], "answer": 0},
@@ -224,9 +219,6 @@ def test_a_finished_run_of_a_study_is_measured_by_another_benchmark(tiny_run, tm
         asked = sealed | {"tuning": None, "metric": metric}
         told = [contrasts_of(asked | {"base_config": stated(flatten(c))})["b"] for c in configs]
         assert len(set(told)) == count
-
-
-# ---------------------------------------------------------------- item by item
 
 
 def write_scores(folder, name, values, chances=2):

@@ -176,9 +176,6 @@ def test_shards_are_made_of_documents(tmp_path):
     assert json.loads(done.stdout)["tokens"] == 241, done.stderr
 
 
-# ---------------------------------------------------------------- files of tokens
-
-
 def with_header(path, tokens, kind=LLMC, count=None):
     header = np.zeros(256, "<i4")
     header[:3] = (*kind, len(tokens) if count is None else count)
@@ -247,9 +244,6 @@ def test_no_tokenizer_is_trained_on_tokens(tmp_path):
     with_header(tmp_path / "a.bin", TOKENS)
     with pytest.raises(InvalidInput, match=r"data\.tokenizer=char: .* with data\.vocab_size"):
         load_text(str(tmp_path / "a.bin"), "char")
-
-
-# ---------------------------------------------------------------- official splits
 
 
 def task_with(tmp_path, **changes):

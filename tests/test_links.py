@@ -133,9 +133,6 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
     assert RunDirectory(tmp_path / "run").status() == "done"
 
 
-# ---------------------------------------------------------------- studies
-
-
 @pytest.mark.parametrize("where", ["../../../../own", "../../own", "/own", "x/../../own"])
 def test_a_hash_that_leads_outside_is_refused(tmp_path, where):
     sealed = {"metric": "loss", "base": "a", "arms": {}}
@@ -146,9 +143,6 @@ def test_a_hash_that_leads_outside_is_refused(tmp_path, where):
     (folder / "study.json").write_text(json.dumps(record))
     with pytest.raises(InvalidInput, match="not the name of a file in it"):
         load_study(folder).cells()
-
-
-# ---------------------------------------------------------------- beginnings
 
 
 def test_a_launch_that_was_killed_before_its_config_goes_on(tiny_run, tmp_path):

@@ -15,9 +15,6 @@ TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads": 2}
 
 
-# ---------------------------------------------------------------- positions, masks, pooling
-
-
 @pytest.mark.thorough
 def test_a_causal_encoder_sees_no_later_token():
     model = Encoder.of(**SMALL, num_classes=0, mask="causal")
@@ -44,9 +41,6 @@ def test_a_leak_is_announced():
     assert "shows this decoder the answers" in done.stdout
 
 
-# ---------------------------------------------------------------- seeds apart
-
-
 def trained(folder, **changes):
     short = {"training__steps": 12, "model__dropout_rate": 0.1}
     train(tiny_config(**short, **changes), folder, Silent())
@@ -67,9 +61,6 @@ def test_seeds_are_drawn_apart(tmp_path):
     losses = {name: rows[0]["train/loss"] for name, (_, _, rows) in others.items()}
     assert len({one[1], *(found[1] for found in others.values())}) == 4
     assert len({one[2][0]["train/loss"], *losses.values()}) == 4
-
-
-# ---------------------------------------------------------------- studies of synthetic tasks
 
 
 def test_equal_because_perfect_is_told_from_changes_that_did_nothing():

@@ -126,9 +126,6 @@ def test_what_cannot_be_is_refused(changes, words):
         make_task(tiny_config(data__task="synthetic", **changes))
 
 
-# ---------------------------------------------------------------- n-grams
-
-
 def plain_kneser_ney(text, vocab_size, order):
     """The formula, letter by letter, with dictionaries: log p(w | h) for h of any length."""
 
@@ -209,9 +206,6 @@ def test_n_grams_of_large_vocabularies_are_the_formula(rng):
     ours = np.exp(fitted.log_probabilities(rows[:, :-1], rows[:, -1]))
     wanted = [p(int(row[-1]), tuple(row[:-1].tolist())) for row in rows]
     np.testing.assert_allclose(ours, wanted, atol=1e-12)
-
-
-# ---------------------------------------------------------------- reading one's own output
 
 
 def test_what_was_written_is_read():

@@ -98,9 +98,6 @@ def test_a_parabola_is_that_of_numpy_and_needs_curvature():
     assert ours.lowest_point(values, (math.inf, 0.2, math.inf)) == pytest.approx(3e-3)
 
 
-# ---------------------------------------------------------------- equal arms
-
-
 def false_words(studies, *, seeds, optima, curvature, pairing=1.0, tuning_seeds=2):
     """Share of studies of two equal arms that call one of them better or worse.
 
@@ -147,9 +144,6 @@ def test_where_pairs_share_most_of_their_noise_tuning_shows():
     few, many = (false_words(2000, **case, tuning_seeds=n) for n in (2, 32))
     assert few > 0.1
     assert many < 0.06
-
-
-# ---------------------------------------------------------------- in a study
 
 
 WRONG = [

@@ -342,9 +342,6 @@ def options_of(config: ConfigDict, key: str) -> dict[str, Any]:
     return {name.rpartition(".")[2]: flat[name] for name in read if name in flat}
 
 
-# ---------------------------------------------------------------- user-defined code
-
-
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
     """Returns the sha256 of user-defined code that affects training, by MODULE:NAME.
 

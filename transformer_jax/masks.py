@@ -114,9 +114,6 @@ def _offsets(length: int, key_length: int | None) -> Array:
     return jnp.arange(key_length)[None, :] - queries[:, None]
 
 
-# ---------------------------------------------------------------- rules
-
-
 Tags = tuple[tuple[str, Mapping[str, Any]], ...]
 
 

@@ -153,9 +153,6 @@ def faults_of(*choices: str) -> Generator[None]:
         raise InvalidInput(f"{who}: {type(error).__name__}{where}: {first_line}") from error
 
 
-# ---------------------------------------------------------------- files
-
-
 def own_file(choice: str) -> Path | None:
     """Returns the file of MODULE:NAME, or None if it does not exist."""
     relative = choice.partition(":")[0].replace(".", "/")

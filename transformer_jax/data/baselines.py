@@ -73,9 +73,6 @@ def _training_batches(task: Task, steps: int) -> Iterable[Batch]:
     return (task.batch(0, step) for step in range(steps))
 
 
-# ---------------------------------------------------------------- text
-
-
 def _of_text(task: Task, steps: int) -> dict[str, Scores]:
     both_sides = isinstance(task, MaskedLanguageModelling)
     distances = _AROUND if both_sides else range(2 - LONGEST, 1)
@@ -115,9 +112,6 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
             method[split] = {"loss": float(loss / total)}
         scores["1-gram"][split]["accuracy"] = right / float(total)
     return scores
-
-
-# ---------------------------------------------------------------- labels
 
 
 def _of_labels(task: Task, steps: int, has_words: bool) -> dict[str, Scores]:

@@ -364,9 +364,6 @@ def _resolved(model: Described, field: str) -> Any:
     return in_effect(model, field)
 
 
-# ---------------------------------------------------------------- files
-
-
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     """Returns the arrays of all weight files, by name; floats below 32 bits become float32."""
     load_file = _safetensors().load_file

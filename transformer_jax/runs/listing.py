@@ -145,9 +145,6 @@ def without_test(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if not key.startswith("test/")}
 
 
-# ---------------------------------------------------------------- filters
-
-
 def parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
     """Parses a filter KEY OPERATOR VALUE, e.g. `eval/loss<1.7` or `position=rotary`.
 

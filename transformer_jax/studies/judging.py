@@ -64,11 +64,7 @@ class RunFacts(NamedTuple):
 
 
 def scored_otherwise(
-    one: RunFacts,
-    other: RunFacts,
-    metric: str,
-    changed: Collection[str] = (),
-    split: str = "test",
+    one: RunFacts, other: RunFacts, metric: str, changed: Collection[str] = (), split: str = "test"
 ) -> list[str]:
     """Returns reasons why a difference between two runs' scores on a split would be meaningless.
 

@@ -21,8 +21,6 @@ from transformer_jax.studies.statistics import moved
 from transformer_jax.studies.study import Study
 from transformer_jax.studies.tables import as_markdown, clock, signed, spell, spell_interval
 
-# ---------------------------------------------------------------- the question
-
 FILE = "ladder.json"
 
 
@@ -86,9 +84,6 @@ def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
 def rung_path(workdir: Path, key: str, value: float) -> Path:
     """Returns the directory of a rung's study."""
     return inside(workdir, f"{key}={value}")
-
-
-# ---------------------------------------------------------------- rungs compared
 
 
 def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
@@ -179,9 +174,6 @@ def ladder_text(ladder: Mapping[str, Any]) -> str:
 def _spelled(best: Mapping[str, Any]) -> str:
     low, high = best["interval"]
     return f"{best['at']:.3g} [{low:.3g}, {high:.3g}]"
-
-
-# ---------------------------------------------------------------- running one
 
 
 def run_ladder(

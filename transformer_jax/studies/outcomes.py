@@ -20,8 +20,6 @@ class Outcome(NamedTuple):
     last: int = 0
 
 
-# ---------------------------------------------------------------- words
-
 BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
 UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
 NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"

@@ -35,8 +35,6 @@ from transformer_jax.studies.study import Study, changed_since, way_to
 from transformer_jax.studies.workers import Workers, measure_later
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
-# ---------------------------------------------------------------- tuning
-
 # (trials, seeds) -> validation scores by trial and seed: {} if diverged, None without an outcome.
 RunTrials = Callable[[Mapping[str, Arm], Sequence[int]], dict[str, list[dict | None]]]
 
@@ -90,9 +88,6 @@ def tune(
             "refused": refused,
         }
     return tuned
-
-
-# ---------------------------------------------------------------- a launch
 
 
 def run(

@@ -29,8 +29,6 @@ from transformer_jax.studies.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.design import Design, seal_of
 from transformer_jax.studies.tables import signed, spell_interval
 
-# ---------------------------------------------------------------- register of looks
-
 NAME = "register.jsonl"
 _NOT_CHANGED = "what the baseline has without its own changes"
 
@@ -95,8 +93,6 @@ class Register(AppendedRows):
         }
         return list(others.values())
 
-
-# ---------------------------------------------------------------- a study's directory
 
 # Changing one of these after the first cell makes every verdict worthless.
 _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate")

@@ -228,8 +228,6 @@ def _sums(model: Any, params: Any, inputs: Any, targets: Any, is_scored: Any) ->
     return jnp.where(is_scored == 1, log_probs, 0).sum(-1), is_likeliest.all(-1)
 
 
-# ---------------------------------------------------------------- results
-
 RULES: dict[str, Callable[[Scored], list[float]]] = {
     "accuracy": lambda item: item.log_probabilities,
     "accuracy_per_token": lambda item: _each(item.log_probabilities, item.tokens),

@@ -209,9 +209,6 @@ def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
     return vectors
 
 
-# ---------------------------------------------------------------- folders
-
-
 def _find_idx(folder: Path, name: str) -> Path | None:
     found = (folder / file for file in (name, f"{name}.gz"))
     return next((path for path in found if path.is_file()), None)

@@ -24,9 +24,6 @@ _HASHED_WHOLE = 1 << 30  # bytes; of larger files, parts are hashed
 _PART, _PARTS = 1 << 20, 256
 
 
-# ---------------------------------------------------------------- documents
-
-
 def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
     """Returns the files of a folder, which are of one kind and not of several splits."""
     files = [file for file in find_files(source, "text", *endings) if not is_cache(file)]
@@ -128,9 +125,6 @@ def _numbered(batches: Any) -> Iterator[tuple[int, Any]]:
         for text in batch.column(0).to_pylist():
             number += 1
             yield number, text
-
-
-# ---------------------------------------------------------------- tokens
 
 
 def open_token_files(paths: list[Path], source: str, choice: Any, vocab_size: int) -> LoadedText:

@@ -204,9 +204,6 @@ def _checked_sha256(source: str, rows: list[tuple[str, ...]]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-# ---------------------------------------------------------------- other tables
-
-
 def number(text: str, where: str) -> float:
     """Returns a cell as a number; decimal commas, units and 1_000 are refused."""
     if not _NUMBER.fullmatch(text.strip()):
