@@ -33,7 +33,7 @@ from transformer_jax.runs.listing import (
     studies_in,
 )
 from transformer_jax.studies.study import as_csv
-from transformer_jax.studies.tables import as_markdown, harmless, spell
+from transformer_jax.studies.tables import as_markdown, harmless, spell, spell_cell
 
 _FORMATS = ("text", "csv", "md")
 
@@ -82,7 +82,7 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     if arguments.format == "csv":
         sys.stdout.write(as_csv(columns, [[row.get(key) for key in columns] for row in rows]))
         return chosen
-    cells = [[spell(row.get(key)) for key in columns] for row in rows]
+    cells = [[spell_cell(key, row.get(key)) for key in columns] for row in rows]
     short = [key.removeprefix("model.") for key in columns]
     if arguments.format == "md":
         print(as_markdown(short, cells))
@@ -142,7 +142,7 @@ def _diff(argv: list[str]) -> dict[str, Any]:
         for key in dict.fromkeys([*facts[0], *facts[1]])
         if facts[0].get(key) != facts[1].get(key) and key not in ("run", "when")
     }
-    rows = [[key, *map(spell, pair)] for key, pair in differences.items()]
+    rows = [[key, *(spell_cell(key, value) for value in pair)] for key, pair in differences.items()]
     print(_as_columns(["", *map(str, paths)], rows))
     return {"runs": [str(path) for path in paths], "differ": differences}
 

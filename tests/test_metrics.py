@@ -121,6 +121,8 @@ def wants_a_model(model):
 
 def raises(step):
     raise ValueError(f"at {step}")
+
+train = gives_text
 """
 
 
@@ -358,6 +360,7 @@ def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
         ),
         ({HOOK: own("breaks")}, "a hook that intervenes must return a state of equal"),
         ({HOOK: own("gives_text")}, "expected numbers by name, or None; got"),
+        ({HOOK: own("train")}, "numbers of the run itself are logged under train"),
         ({HOOK: own("raises")}, r"ValueError at line \d+ of own_looks.py: at 0"),
         (
             {HOOK: "attention_entropy", "model.architecture": "recurrent_decoder"},

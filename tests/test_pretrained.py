@@ -59,8 +59,6 @@ def equal(params, others):
 
 SMALL = {"vocab_size": 9, "max_length": 24, "width": 16, "depth": 1}
 
-# ---------------------------------------------------------------- tokenizers
-
 
 @pytest.mark.parametrize("kind", list(TOKENIZERS))
 def test_a_tokenizer_of_theirs_splits_and_joins_as_ours(kind):
@@ -111,9 +109,6 @@ def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
     assert classifies.token_to_id("[MASK]") == special_tokens(theirs).mask == 5
 
 
-# ---------------------------------------------------------------- out
-
-
 def test_an_exported_run_is_a_run_again(tiny_run, folder):
     """Biases of 0 were added, the tokenizer is another class: the same words and probabilities."""
     ours, again = load_run(tiny_run), load_run(folder)
@@ -156,9 +151,6 @@ def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder,
         with pytest.raises(InvalidInput, match=words):
             export_run(other, tmp_path / "x", "x")
     assert not (tmp_path / "x").exists()
-
-
-# ---------------------------------------------------------------- in
 
 
 MODELS = {

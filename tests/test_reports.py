@@ -155,7 +155,7 @@ def test_answers_are_sentences_with_numbers():
 def test_tables_are_escaped():
     heads, rows = ("arm", "a_b"), [["=x|y`", "50 %"], ["+1", "a_{b} & c\\"]]
     assert tables.as_markdown(heads, rows).splitlines()[2] == "| =x\\|y\\` | 50 % |"
-    assert as_csv(heads, rows).splitlines()[1:] == ["'=x|y`,50 %", "+1,a_{b} & c\\"]
+    assert as_csv(heads, rows).splitlines()[1:] == ["=x|y`,50 %", "+1,a_{b} & c\\"]
     assert tables.as_markdown(["a", "b"], [["<pad>", "a*b*c"]]).splitlines()[2] == (
         r"| \<pad> | a\*b\*c |"
     )
@@ -385,7 +385,7 @@ def test_cells_are_listed_where_they_are_asked_for(done):
     assert "training.clip_norm" in heads.split() or "clip_norm" in heads
 
 
-def test_runs_are_shown_and_told_apart(done):
+def test_runs_are_shown_and_told_apart(done, tmp_path):
     one, other = (done.cell(arm, 0).path for arm in done.arms)
     shown = attempt("runs", "show", one)
     assert shown.returncode == 0, shown.stderr
@@ -397,6 +397,17 @@ def test_runs_are_shown_and_told_apart(done):
     told = attempt("runs", "diff", one, other).stdout
     assert "model.position" in told
     assert "model.width" not in told
+    for number, rate in enumerate((0.00104, 0.00105)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        config = {"optimizer": {"learning_rate": rate}}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "metrics.jsonl").write_text('{"step": 1, "eval/loss": 1.23456789}\n')
+    for verb in (("ls", tmp_path), ("diff", tmp_path / "0", tmp_path / "1")):
+        told = attempt("runs", *verb).stdout
+        assert "0.00104" in told
+        assert "0.00105" in told
+    assert " 1.2346\n" in attempt("runs", "ls", tmp_path).stdout
     refused(attempt("runs", "show", done.path), "found a study; see python -m experiments.compare")
     refused(attempt("runs", "tail", done.path.parent), "no run here")
     refused(attempt("runs", "tail", one, "--lines=0"), "--lines=0: expected an integer >= 1")

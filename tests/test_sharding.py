@@ -39,9 +39,6 @@ def test_a_hook_gathers_only_what_it_asks_for(tmp_path, monkeypatch):
         assert hooks.call_hooks(None, "state", names, None, 0, 7, {"counting"})[1] == numbers
 
 
-# ---------------------------------------------------------------- the tables
-
-
 @pytest.mark.parametrize(
     ("path", "shape", "spec"),
     [
@@ -71,9 +68,6 @@ def test_parameters_and_the_optimizers_arrays_are_cut_by_path(path, shape, spec)
 def test_nothing_is_cut_where_no_sharding_is_active():
     value = jnp.ones((4, 4))
     assert cut_at_site("block_0.residual", value) is value
-
-
-# ---------------------------------------------------------------- meshes that are asked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,9 +192,6 @@ def test_what_a_mesh_leaves_idle_or_whole_is_told(monkeypatch):
     assert line == "7 of 8 devices stay idle; --config.mesh.data=-1 uses all"
     (line,) = remarks_on_sharding(over(data=6), table, {})
     assert line.startswith("2 of 8 devices stay idle")
-
-
-# ---------------------------------------------------------------- several devices
 
 
 def on_eight(*cases):

@@ -11,8 +11,6 @@ from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs, read_texts
 from transformer_jax.errors import InvalidInput
 
-# ---------------------------------------------------------------- tables
-
 
 def test_the_embedded_tables_are_what_the_licences_file_says():
     pairs = load_pairs("tatoeba_en_es").rows
@@ -95,9 +93,6 @@ def test_missing_sources_name_what_is_embedded():
         load_images("nowhere")
 
 
-# ---------------------------------------------------------------- splits
-
-
 def test_equal_keys_stay_together_and_shares_hold():
     keys = [f"sentence {number // 3}" for number in range(6000)]
     parts = split_by_key(keys, (0.8, 0.1, 0.1), 0)
@@ -112,9 +107,6 @@ def test_batches_count_each_example_once():
     batches = batches_of(np.array([5, 6, 7, 8, 9]), 2)
     assert [indices.tolist() for indices, _ in batches] == [[5, 6], [7, 8], [9, 9]]
     assert [counts.tolist() for _, counts in batches] == [[1, 1], [1, 1], [1, 0]]
-
-
-# ---------------------------------------------------------------- arrays
 
 
 def test_embedded_images_are_what_the_licences_file_says():

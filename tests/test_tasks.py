@@ -293,6 +293,8 @@ def test_every_run_answers_in_its_own_way(runs):
     assert shares.shape == (2, 2)
     np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)
     assert loaded["labelled"].classes == ("animal", "other")
+    with pytest.warns(UserWarning, match=r"1 of 2 texts are truncated to data\.length=\d+ tokens"):
+        loaded["labelled"].classify(["red cat", "blue" * 99])
     pairs = loaded["labelled pairs"].classify([("red cat", "blue"), ("blue", "red cat")])
     assert pairs.shape == (2, 2)
     assert abs(pairs[0] - pairs[1]).max() > 0  # types and places tell first from second

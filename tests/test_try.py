@@ -17,8 +17,6 @@ from transformer_jax.studies import pairs
 from transformer_jax.studies import referee as evidence
 from transformer_jax.studies.referee import DROPPED, KEPT, UNDECIDED, CannotTrain, Journal, Referee
 
-# ---------------------------------------------------------------- evidence
-
 
 def test_the_e_value_is_the_ratio_of_its_two_averaged_likelihoods(rng):
     """Noncentral t densities of scipy, averaged over the prior's positive half, beside the null's."""
@@ -106,9 +104,6 @@ def test_power_of_a_hundred_tries_and_what_is_false_among_them():
     assert false <= 0.05
     _, false = simulated(100, 2.0, good=0.0, bad=0.0)
     assert false <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 6)
-
-
-# ---------------------------------------------------------------- the referee, with made-up runs
 
 
 class MadeUp:
@@ -291,8 +286,6 @@ def test_what_was_fixed_at_the_beginning_is_not_changed_silently(tmp_path):
     for flag, told in (("--margin=0.5", "began with 0"), ("--metric=accuracy", "began with loss")):
         refused(attempt("try_change", f"--base={tmp_path}", "--change=model.depth=3", flag), told)
 
-
-# ---------------------------------------------------------------- the command
 
 CONFIG, DEEPER = f"--config={TINY}", "--change=model.depth=3"
 

@@ -268,7 +268,11 @@ def _of_training(flat: Flat) -> Problems:
         reason = "only one axis can take the devices that the others leave"
         yield several[0], f"{reason}, but {several[1]} is -1 too"
     hooks = flat["hooks.functions"]
-    if len({hook.rpartition(":")[2] for hook in hooks}) < len(hooks):
+    logged = [hook.rpartition(":")[2] for hook in hooks]
+    if taken := sorted({"train", "eval", "test", "time"} & {*logged}):
+        reason = f"numbers of the run itself are logged under {taken[0]}"
+        yield "hooks.functions", f"{reason}; expected another name of the function"
+    if len({*logged}) < len(hooks):
         reason = "two hooks have the same name, under which their numbers are logged"
         yield "hooks.functions", f"{reason}; expected functions with distinct names"
     needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]

@@ -24,8 +24,6 @@ _FOLLOWED = tuple(usual.key for usual in DEFAULTS.values() if isinstance(usual, 
 _TYPES = "model.layer_types."
 _ANYTHING = Option(Any, None)  # an option of user-defined code that is not imported
 
-# ---------------------------------------------------------------- types of layers
-
 
 def split_type(key: str) -> tuple[str, str | None]:
     """Splits `model.layer_types.L.mask` into the option `model.mask` and the letter of the type.
@@ -50,9 +48,6 @@ def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
         return dict(flat)
     plain = {key: split_type(key) for key in flat}
     return {**flat, **{plain[key][0]: v for key, v in flat.items() if plain[key][1] == letter}}
-
-
-# ---------------------------------------------------------------- options of variants
 
 
 def variant_options(key: str, choice: Any) -> dict[str, Option] | None:
@@ -154,9 +149,6 @@ def unread(flat: Mapping[str, Any]) -> dict[str, str]:
     return {key: choice for key in flat if (choice := read_instead(key, flat))}
 
 
-# ---------------------------------------------------------------- defaults
-
-
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a flat config, with defaults added for every option that the chosen variants use."""
     defaults = {key: option.default for key, option in options_read(flat).items()}
@@ -170,9 +162,6 @@ def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
     usual = completed({key: flat[key] for key in deciding if key in flat})
     usual |= {key: DEFAULTS[key] for key in deciding}
     return {key: value for key, value in flat.items() if key not in usual or usual[key] != value}
-
-
-# ---------------------------------------------------------------- checks
 
 
 def problems_of(flat: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Rows of metrics.jsonl, made from the records of single steps."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -13,6 +14,12 @@ def row_of_step(rows: list[dict], step: int) -> dict:
     if not rows or rows[-1]["step"] != step:
         rows.append({"step": step})
     return rows[-1]
+
+
+def mean_loss(losses: Iterable[float]) -> float:
+    """Returns the mean over steps with targets (the others have nan), or nan if there are none."""
+    known = [loss for loss in losses if not math.isnan(loss)]
+    return float(np.mean(known)) if known else math.nan
 
 
 @dataclasses.dataclass
@@ -47,7 +54,7 @@ class StepLog:
         shown += [f"learning rate {latest['train/learning_rate']:.3g}"]
         if speed := latest.get(f"time/input_{self.counted}_per_second"):
             shown += [f"input {speed:,.0f} {self.counted}/s"]
-        return [in_a_line([row["train/loss"] for row in self.rows]), "  ".join(shown)]
+        return [in_a_line([row.get("train/loss") for row in self.rows]), "  ".join(shown)]
 
     def add(
         self,
@@ -72,12 +79,13 @@ class StepLog:
         return rows
 
     def _row(self, step: int, seconds: float, count: int, mfu: float | None) -> dict:
-        (loss, norm), (waited, making) = np.mean(self.pending, axis=0), self.of_input()
+        losses, norms = zip(*self.pending, strict=True)
+        loss, (waited, making) = mean_loss(losses), self.of_input()
         self.pending = []
         row = {
             "step": step,
-            "train/loss": float(loss),
-            "train/gradient_norm": float(norm),
+            **({} if math.isnan(loss) else {"train/loss": loss}),
+            "train/gradient_norm": float(np.mean(norms)),
             "train/learning_rate": float(np.asarray(self.learning_rate(step - 1))),
             "time/step_ms": round(seconds * 1e3, 3),
             "time/data_ms": round(waited * 1e3, 3),

@@ -24,8 +24,6 @@ from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.statistics import ALPHA, paired_t
 from transformer_jax.studies.study import now
 
-# ---------------------------------------------------------------- evidence
-
 FDR = 0.05  # largest expected share of false changes among the kept
 PRIOR = 2.0  # prior variance of the effect, in squared deviations of a difference
 SCREENING = 3  # seeds that show whether a change is worth confirming
@@ -103,8 +101,6 @@ def is_futile(differences: Any) -> bool:
     """Returns whether a confirmation can end early, since the evidence is against the change."""
     return len(differences) >= FEWEST and float(e_value(differences)) < _FUTILE
 
-
-# ---------------------------------------------------------------- journal
 
 KEPT, DROPPED, UNDECIDED = "kept", "dropped", "undecided"
 _FIRST_FRESH = 100  # first seed of confirmations; the screening uses seeds from 0 on
@@ -260,8 +256,6 @@ def spelled(change: Mapping[str, str]) -> str:
     """Returns a change as typed on the command line, KEY=VALUE,KEY=VALUE."""
     return ",".join(f"{key}={value}" for key, value in change.items())
 
-
-# ---------------------------------------------------------------- referee
 
 _TIME_IS_UP = "the time is used up; try the same change again to continue"
 

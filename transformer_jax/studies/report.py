@@ -22,7 +22,7 @@ from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE, Ou
 from transformer_jax.studies.scores import Result, judge, outcomes_of
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
 from transformer_jax.studies.study import NAME, Study, now
-from transformer_jax.studies.tables import as_markdown, signed, spell, spell_interval
+from transformer_jax.studies.tables import as_markdown, signed, spell, spell_cell, spell_interval
 
 # ---------------------------------------------------------------- a page in two forms
 
@@ -338,7 +338,7 @@ def _changes(page: Page, study: Study) -> None:
         "of losses."
     )
     if keys := list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"])):
-        rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
+        rows = [[a, *[spell_cell(key, study.value_of(a, key)) for key in keys]] for a in study.arms]
         page.table(["arm", *keys], rows)
 
 
@@ -359,7 +359,9 @@ def _tuning(page: Page, study: Study) -> None:
                 "diverged" if None in scores else spell(sum(scores) / len(scores))
                 for scores in tuning["scores"]
             ]
-            rows.append([name, spell(tuning["chosen"]), *means, tuning["refused"] or "–"])
+            rows.append(
+                [name, spell_cell("chosen", tuning["chosen"]), *means, tuning["refused"] or "–"]
+            )
     grid = [f"{value:g}" for value in asked["grid"]]
     page.table(["arm", f"chosen {asked['key']}", *grid, "note"], rows, "Tuning")
     page.paragraph(

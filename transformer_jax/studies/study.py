@@ -23,7 +23,6 @@ from transformer_jax.resolve import completed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import inside, read_json, refuse_version_1, replace, write_json
-from transformer_jax.runs.listing import reads_as_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.design import Design, seal_of
@@ -300,7 +299,7 @@ class Study:
                 f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
                 "have changed it; if no cell was deleted, remove the file: it is written again"
             ) from error
-        present = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
+        present = {(c.arm, str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - present):
             raise InvalidInput(
                 f"{self.path}: scores.csv has scores of {len(lost)} cells that are not in "
@@ -374,19 +373,11 @@ def is_study(path: str | Path) -> bool:
 
 
 def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a CSV table whose cells no spreadsheet reads as formulas."""
+    """Returns a CSV table."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([plain_cell(cell) for cell in row] for row in rows)
+    writer.writerows([heads, *rows])
     return text.getvalue()
-
-
-def plain_cell(value: Any) -> Any:
-    """Returns a value as a CSV cell that no spreadsheet reads as a formula."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return value if reads_as_number(value) else "'" + value
-    return value
 
 
 def way_to(root: Path, path: Path) -> str:

@@ -40,6 +40,11 @@ def spell(value: Any, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3g}"
 
 
+def spell_cell(key: str, value: Any) -> str:
+    """Returns a score, whose key has a slash, as `spell`, and an option with all digits."""
+    return repr(value) if isinstance(value, float) and "/" not in key else spell(value)
+
+
 def harmless(text: str) -> str:
     """Returns a string with unprintable characters escaped, so that none control a terminal."""
     return text if text.isprintable() else repr(text)

@@ -28,7 +28,7 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
-from transformer_jax.runs.records import StepLog, row_of_step
+from transformer_jax.runs.records import StepLog, mean_loss, row_of_step
 from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.compatibility import (
@@ -453,7 +453,7 @@ class Member:
         self.directory.step = step = step + taken
         speed = f"{count / per_step:,.0f} {self.task.counted}/s"
         speed += "" if mfu is None else f"  MFU {mfu:.0%}"
-        loss = float(losses[: max(taken, 1)].mean())
+        loss = mean_loss(losses[: max(taken, 1)])
         self.progress.step(step, steps, loss, speed, (steps - step) * per_step)
         return rows, taken == self.num_steps
 

@@ -301,7 +301,10 @@ class Run:
         for example in texts:
             if (1 if isinstance(example, str) else len(example)) != self.num_texts:
                 raise InvalidInput(f"expected {expected} for each example, got {example!r}")
-        inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
+        inputs, cut = encode_texts(tokenizer, texts, length := self.config.data.length)
+        if cut:
+            told = f"{cut} of {len(texts)} texts are truncated to data.length={length} tokens"
+            warnings.warn(told, stacklevel=2)
         logits = self._by_rows(inputs, lambda rows: logits_of(self.model, self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 

@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
 class StepRecord(NamedTuple):
     """Measurements of one training step."""
 
-    loss: Array  # the objective's mean over the batch's weighted targets, before the update
+    loss: Array  # the objective's mean over weighted targets before the update; nan without any
     gradient_norm: Array  # global, before clipping
     applied: Array  # whether both are finite; otherwise the state is unchanged
 
@@ -118,7 +118,7 @@ def make_train_step(
         updated = TrainState(state.step + 1, params, opt_state, {**state.state, **held})
         # lax.cond would copy the whole state on a GPU, and clipping would compute the norm again.
         updated = jax.tree.map(functools.partial(jnp.where, finite), updated, state)
-        return updated, StepRecord(loss, norm, finite)
+        return updated, StepRecord(jnp.where(sums.weight == 0, jnp.nan, loss), norm, finite)
 
     return train_step
 
