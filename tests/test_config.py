@@ -115,6 +115,18 @@ def test_variants_of_a_family_share_the_options_of_one_name():
     assert unread({key: 0.06, "model.position": "rotary"}) == {key: "model.position=rotary"}
 
 
+def test_options_that_need_another_one_are_told():
+    asked = {"data.vocab_size": 300, "data.split_seed": 7, "adapters.maps": ("out",)}
+    asked |= {"evaluation.benchmark_begin": "x", "hooks.every": 5, "sample.temperature": 0.5}
+    told = unread({**asked, "sample.num_tokens": 0})
+    assert told.keys() == asked.keys()
+    assert told["data.split_seed"] == "data.task=language_modelling"
+    asked |= {"data.tokenizer": "bpe", "data.task": "translation", "adapters.rank": 2}
+    asked |= {"evaluation.benchmark": "a.jsonl", "hooks.functions": ("residual_norms",)}
+    assert unread(asked) == {}
+    assert unread({"data.task": "mine:Task", "data.split_seed": 7}) == {}
+
+
 def test_an_option_that_is_not_stated_follows_the_variant():
     config = tiny_config(schedule__name="inverse_square_root", optimizer__name="adam")
     assert configs.resolved(config)["optimizer.b2"] == 0.999

@@ -550,8 +550,9 @@ def test_a_separator_that_ends_no_document_and_missing_files_are_told(tmp_path):
     assert remark == f"{tmp_path}: 2 of 3 files t-#-of-00003.jsonl are there"
     (tmp_path / "a.txt").write_text("one <|end|>\ntwo <|end|>\n" * 99)
     source = {"data__source": str(tmp_path / "a.txt"), "data__document_separator": "<|end|>"}
-    (remark,) = prepare(tiny_config(**source)).remarks
-    assert remark == "data.document_separator='<|end|>': one document"
+    told = prepare(tiny_config(**source, data__separate_documents=True)).remarks
+    ours = "data.document_separator='<|end|>'", "data.separate_documents=True"
+    assert told == tuple(f"{option}: one document" for option in ours)
 
 
 def test_word_vectors_are_counted(tmp_path):

@@ -138,7 +138,9 @@ def test_a_run_writes_texts_around_a_prompt(tmp_path):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             unmask_text(run, "To be", **{"num_tokens": 5} | wrong)
     where = f"--workdir={tmp_path / 'a'}"
-    said = attempt("sample", where, "--prompt=To___be", "--num_tokens=99")
+    with pytest.warns(UserWarning, match="there is room for 11 of 99 tokens"):
+        said = attempt("sample", where, "--prompt=To___be", "--num_tokens=99")
     assert said.returncode == 0, said.stderr
     assert len(said.stdout.strip("\n")) >= 14
+    refused(attempt("sample", where, f"--prompt={'x' * 40}"), "num_tokens=300", "room for 0 tokens")
     refused(attempt("sample", where, "--prompt=To", "--stop=x"), "--stop", "any order")

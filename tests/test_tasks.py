@@ -39,9 +39,6 @@ from transformer_jax.training.loop import train
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.warm_start import start_from
 
-# ---------------------------------------------------------------- batches
-
-
 LETTERS = CharTokenizer.train(["abcd"], 0)
 PADDING, BEGIN, END = special_tokens(LETTERS)[:3]
 
@@ -172,8 +169,6 @@ def test_words_and_unknown_words():
         "the <unknown> , the cat <unknown>"
     )
 
-
-# ---------------------------------------------------------------- whole runs on a user's own data
 
 SHORT = {
     **{"data.length": 16, "data.vocab_size": 300, "data.tokenizer": "char"},
@@ -384,9 +379,6 @@ def test_a_matched_baseline_has_as_many_parameters(cell, other):
     widths = [model.width + step for step in (-1, 0, 1)]
     off = [abs(count_parameters(model.clone(width=width)) - wanted) for width in widths]
     assert off[1] == min(off)
-
-
-# ---------------------------------------------------------------- starting from what is there
 
 
 def from_run(run, **changes):

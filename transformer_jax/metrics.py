@@ -124,9 +124,6 @@ def _function(name: str) -> Callable | None:
     return find(name)
 
 
-# ---------------------------------------------------------------- metrics of every run
-
-
 @metric("nats per target")
 def loss(examples: Examples) -> float:
     """Mean cross-entropy."""
@@ -161,9 +158,6 @@ def bleu(generated: Mapping[str, float]) -> float | None:
 def chrf(generated: Mapping[str, float]) -> float | None:
     """ChrF of translations (sacrebleu; Popović 2015); None for other tasks."""
     return generated.get("chrf")
-
-
-# ---------------------------------------------------------------- metrics on request
 
 
 @metric("share of examples", larger_is_better=True)

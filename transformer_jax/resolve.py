@@ -7,6 +7,7 @@ chosen variants use; `stated` removes values that equal their defaults.
 import functools
 import inspect
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,13 @@ from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, nam
 CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 _FOLLOWED = tuple(usual.key for usual in DEFAULTS.values() if isinstance(usual, SameAs))
 _TYPES = "model.layer_types."
+_READ_WITH = {  # options that are read only if another one is set
+    "adapters.alpha": "adapters.rank",
+    "adapters.maps": "adapters.rank",
+    "evaluation.benchmark_begin": "evaluation.benchmark",
+    "hooks.every": "hooks.functions",
+    "sample.temperature": "sample.num_tokens",
+}
 _ANYTHING = Option(Any, None)  # an option of user-defined code that is not imported
 
 
@@ -146,7 +154,20 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
 
 def unread(flat: Mapping[str, Any]) -> dict[str, str]:
     """Returns the choice that makes a stated option unused, by full key of each unused option."""
-    return {key: choice for key in flat if (choice := read_instead(key, flat))}
+    found = {key: choice for key in flat if (choice := read_instead(key, flat))}
+    whole = {**DEFAULTS, **flat}
+    task, tokenizer = whole["data.task"], whole["data.tokenizer"]
+    own = is_user_defined(task)
+    arguments = None if own else inspect.signature(entry_of(_entries("data.task"), task)).parameters
+    for key in (key for key, default in DEFAULTS.items() if whole[key] != default):
+        (section, _, name), switch = key.partition("."), _READ_WITH.get(key)
+        if switch and not whole[switch]:
+            found[key] = f"{switch}={whole[switch]}"
+        elif section == "data" and name != "task" and arguments and name not in arguments:
+            found[key] = f"data.task={task}"
+        elif key == "data.vocab_size" and re.fullmatch(r"byte|char|.*\.json", tokenizer):
+            found[key] = f"data.tokenizer={tokenizer}"
+    return found
 
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,6 @@ _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 _NOT_FINITE = {"nan": "–", "inf": "∞", "-inf": "-∞"}
 
 
-# ---------------------------------------------------------------- spelling
-
-
 def spell(value: Any, digits: int = 4) -> str:
     """Returns a value as text: a readable number, a dash for None or nan, else escaped text."""
     if value is None:
@@ -75,8 +72,6 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-# ---------------------------------------------------------------- arms before training
-
 CHANGE_HEADS = ("same start", "Δ logits", "Δ loss", "Δ gradient", "input RMS")
 
 
@@ -97,8 +92,6 @@ def unmatched(costs: Mapping[str, Mapping[str, float]], base: str) -> dict[str, 
                 found.setdefault(name, []).append(f"{what} {share}")
     return {name: ", ".join(shares) for name, shares in found.items()}
 
-
-# ---------------------------------------------------------------- simple methods
 
 BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
 
@@ -138,8 +131,6 @@ def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     Console(file=text, width=width, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
-
-# ---------------------------------------------------------------- the verdicts
 
 HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (adjusted)", "verdict")
 

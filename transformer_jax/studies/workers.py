@@ -26,8 +26,6 @@ from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.program import Program
 from transformer_jax.training.run import Run
 
-# ---------------------------------------------------------------- metrics of finished cells
-
 
 def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> None:
     """Measures the metrics that a finished cell lacks, from `run` or the cell's checkpoint.
@@ -72,8 +70,6 @@ def _load(cell: Cell, prepared: Prepared) -> Run:
     params = evaluated_params(trained.opt_state, trained.params, trained.state)
     return prepared.run(params, restored.step)
 
-
-# ---------------------------------------------------------------- progress
 
 _TRUSTED_SECONDS = 10.0
 _MOST_ARMS = 8  # most arms whose seeds a terminal shows
@@ -158,8 +154,6 @@ class _CellProgress(Silent):
     def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
         self._board.step(self._cell, step, steps, loss)
 
-
-# ---------------------------------------------------------------- workers
 
 _POLL = 2.0  # seconds between checks of cells that another process trains
 _BRIEF = 60.0  # a cell of fewer seconds is not saved before its end, but begun again

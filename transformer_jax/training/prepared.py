@@ -331,8 +331,9 @@ class Prepared:
         data = self.config.data
         remarks = [*self.task.remarks, *left_out(data.task, data.source)]
         text = getattr(self.task, "splits", {}).get("train")
-        if data.document_separator is not None and len(getattr(text, "document_starts", ())) == 1:
-            remarks.append(f"data.document_separator={data.document_separator!r}: one document")
+        if len(getattr(text, "document_starts", ())) == 1:
+            by = {key: data[key] for key in ("document_separator", "separate_documents")}
+            remarks += [f"data.{key}={value!r}: one document" for key, value in by.items() if value]
         mask = self.config.model.mask
         is_own, is_own_mask = is_user_defined(data.task), is_user_defined(mask)
         if not is_own and not is_own_mask:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -245,7 +246,11 @@ def unmask_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 
     if options.pop("stop", None):
         raise InvalidInput("--stop: this model draws its tokens in any order; expected no --stop")
-    options["num_tokens"] = min(options["num_tokens"], room_for(run, prompt))
+    asked, room = options["num_tokens"], room_for(run, prompt)
+    if 1 <= room < asked:
+        options["num_tokens"] = room
+        told = f"besides this prompt there is room for {room} of {asked} tokens"
+        warnings.warn(told, stacklevel=2)
     yield unmask_text(run, prompt, **options)
 
 
