@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.core import FrozenDict
+from safetensors.numpy import load_file, save_file
 
 from tests.conftest import ROOT, random_params, tiny_config
 from transformer_jax import config_from_huggingface, load_run
@@ -469,8 +470,6 @@ def small_gpt2():
 
 
 def test_wrong_and_partial_names_are_refused_with_both_lists(small_gpt2, tmp_path):
-    from safetensors.numpy import load_file, save_file
-
     to_huggingface(*small_gpt2, tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     state["transformer.h.0.attn.c_attn.wrong"] = state.pop("transformer.h.0.attn.c_attn.weight")
@@ -532,6 +531,12 @@ def test_weights_with_numbers_that_are_not_finite_are_refused(small_gpt2, tmp_pa
     model, params = small_gpt2
     params["final_norm"]["scale"] = params["final_norm"]["scale"].at[3].set(jnp.nan)
     to_huggingface(model, params, tmp_path)
+    with pytest.raises(InvalidInput, match=r"non-finite values in (transformer\.)?ln_f.weight"):
+        from_huggingface(tmp_path)
+    weights = load_file(file := tmp_path / "model.safetensors")
+    (name,) = (name for name in weights if name.endswith("ln_f.weight"))
+    weights[name] = np.full_like(weights[name], 1e300, np.float64)
+    save_file(weights, file)
     with pytest.raises(InvalidInput, match=r"non-finite values in (transformer\.)?ln_f.weight"):
         from_huggingface(tmp_path)
 

@@ -260,7 +260,7 @@ class Training:
       frozen: Parameters that are not trained, e.g. token_embedding or block_0/attention.
       weight_ema: Decay per update of an exponential moving average of the weights, or None for no
         average. The average replaces the weights in evaluation, sampling and loading.
-      clip_norm: Largest global norm of the gradient; a larger one is scaled down. None for any.
+      clip_norm: Global norm to which a larger gradient is scaled down; None disables clipping.
       scheduled: Numbers that change in training: an option of the optimizer (but its rates have
         schedule.name), of the objective, or of model.mask; or training.batch_size or data.length,
         for which the step is compiled again. KEY=VALUE@UPDATE/VALUE@UPDATE/... has the values at
