@@ -37,8 +37,6 @@ from transformer_jax.training.choices import Item, score_items
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]
 
 
-# ---------------------------------------------------------------- before it begins
-
 BLOCKED = """
 import sys
 
@@ -67,9 +65,6 @@ def test_what_needs_a_package_names_it_and_the_extra():
     require("json", "reading")
     with pytest.raises(InvalidInput, match=r"writing needs nowhere: pip install -e '.\[slurm\]'"):
         require("nowhere", "writing", "slurm")
-
-
-# ---------------------------------------------------------------- room on the disk
 
 
 RUN, CELL, OTHER = "cells/exp/run", f"cells/{'a' * 16}/s0", f"cells/{'c' * 16}/s0"
@@ -149,9 +144,6 @@ def test_what_a_process_uses_when_it_would_go_stays(room):
     assert 0 < freed < sum(garbage.size for garbage in found)
     assert (room / RUN / "checkpoints" / "damaged-00000010").exists()
     assert not (room / CELL / "checkpoints").exists()
-
-
-# ---------------------------------------------------------------- names
 
 
 def test_the_list_of_commands_is_whole():
@@ -254,9 +246,6 @@ def test_the_command_works_in_any_folder(tmp_path):
     assert entry == {"transformer-jax": "transformer_jax.console:main"}
 
 
-# ---------------------------------------------------------------- words of other tools
-
-
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_other_names_lead_to_options_that_are_there(name):
     key, equals, value = OTHER_NAMES[name].partition("=")
@@ -292,9 +281,6 @@ def test_words_of_the_field_are_understood(flag, told, tmp_path):
     result = attempt("train", f"--config={TINY}", f"--workdir={tmp_path / 'run'}", flag)
     refused(result, told)
     assert not (tmp_path / "run").exists()
-
-
-# ---------------------------------------------------------------- short runs
 
 
 def test_a_run_shorter_than_its_warm_up_gets_a_shorter_one_and_says_it(tmp_path):
@@ -356,9 +342,6 @@ def test_fast_does_everything_once_and_keeps_nothing(tmp_path):
     for other in (f"--workdir={tmp_path}", "--dry_run"):
         refused(attempt("train", f"--config={TINY}", other, "--fast"), "--fast: not allowed with")
     refused(attempt("train", f"--config={TINY}", "--extend"), "--extend: expected --workdir=DIR")
-
-
-# ---------------------------------------------------------------- a run in one's own code
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The tasks beside language modelling: batches written out, and whole runs on a user's own data."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -168,6 +169,7 @@ def test_words_and_unknown_words():
     assert tokenizer.decode(tokenizer.encode("The zebra, the CAT!")) == (
         "the <unknown> , the cat <unknown>"
     )
+    assert tokenizer.remark() == "2 of 6 words are <unknown> to the tokenizer"
 
 
 SHORT = {
@@ -290,6 +292,9 @@ def test_every_run_answers_in_its_own_way(runs):
     assert loaded["labelled"].classes == ("animal", "other")
     with pytest.warns(UserWarning, match=r"1 of 2 texts are truncated to data\.length=\d+ tokens"):
         loaded["labelled"].classify(["red cat", "blue" * 99])
+    words = dataclasses.replace(loaded["labelled"], tokenizer=WordTokenizer(["<unknown>", "red"]))
+    with pytest.warns(UserWarning, match="1 of 3 words are <unknown> to the tokenizer"):
+        words.classify(["red cat", "red"])
     pairs = loaded["labelled pairs"].classify([("red cat", "blue"), ("blue", "red cat")])
     assert pairs.shape == (2, 2)
     assert abs(pairs[0] - pairs[1]).max() > 0  # types and places tell first from second

@@ -29,6 +29,7 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
     Returns:
       [..., V]; the likeliest token is always kept, as is any token tied with the last one kept.
     """
+    check_draws(logits, 0, (1.0, top_k, top_p))
     vocab_size = logits.shape[-1]
     descending = jnp.flip(jnp.sort(_at_least_float32(logits), axis=-1), axis=-1)
     if top_k is not None and top_k < vocab_size:
@@ -65,7 +66,10 @@ def draw_token(
       top_p: As in restrict_logits, applied after the temperature.
     Returns:
       [...] int32; -1 if the logits contain NaN.
+    Raises:
+      InvalidInput: An option is not allowed.
     """
+    check_draws(logits, 0, (temperature, top_k, top_p))
     if temperature < 1e-30:
         drawn = logits.argmax(-1)
     else:
@@ -208,9 +212,6 @@ def _continue(
     return jax.lax.while_loop(is_unfinished, advance, (jnp.int32(first), text))[1]
 
 
-# ---------------------------------------------------------------- with a cache
-
-
 def generate_with_cache(
     read: Read | None,
     read_window: NextLogits,
@@ -287,9 +288,6 @@ def _readers(
     can_cache = hasattr(model, "can_cache") and model.can_cache()  # a user's model may lack it
     read_window = windowed_next_logits(apply, getattr(type(model), method))
     return (read if can_cache else None), read_window
-
-
-# ---------------------------------------------------------------- with a model
 
 
 def generate_from(model: Any, params: Any, prompt: ArrayLike, rng: Array, **options: Any) -> Array:

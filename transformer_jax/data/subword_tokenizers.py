@@ -128,6 +128,7 @@ class WordTokenizer(Stored):
         self.words = words
         self.vocab_size = len(words)
         self._numbers = {word: number for number, word in enumerate(words)}
+        self.counts = np.zeros(2, np.int64)  # unknown words, and all, in the texts encoded so far
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "WordTokenizer":
@@ -143,7 +144,14 @@ class WordTokenizer(Stored):
     def encode(self, text: str) -> np.ndarray:
         """Returns one token per word, [N] int32; 0 for an unknown word."""
         refuse_surrogates(text)
-        return np.array([self._numbers.get(word, 0) for word in self._split(text)], np.int32)
+        tokens = np.array([self._numbers.get(word, 0) for word in self._split(text)], np.int32)
+        self.counts += ((tokens == 0).sum(), tokens.size)
+        return tokens
+
+    def remark(self) -> str:
+        """Returns a remark on unknown words in the texts encoded so far; "" if there are none."""
+        unknown, count = self.counts
+        return f"{unknown:,} of {count:,} words are <unknown> to the tokenizer" if unknown else ""
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the words, joined by spaces."""

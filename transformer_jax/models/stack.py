@@ -58,9 +58,6 @@ FAMILIES: dict[str, Variant] = {
 """Families of variants, by the name of the option that chooses from each."""
 
 
-# ---------------------------------------------------------------- from names to classes
-
-
 def variant(options: ModelOptions, family: str) -> Any:
     """Returns the variant that an option names, or the option itself if it is a class or function.
 
@@ -160,9 +157,6 @@ def _scale(options: ModelOptions) -> float | None:
         return options.attention_scale
     grows = options.head_dim is None
     return scaling(options).scale(_head_dim(options), grows, options.width)
-
-
-# ---------------------------------------------------------------- one specification for each block
 
 
 class BlockSpec(NamedTuple):
@@ -282,9 +276,6 @@ def is_causal(options: ModelOptions) -> bool:
 
     with jax.ensure_compile_time_eval():
         return all(map(hides_the_future, {spec.options for spec in block_specs(options)}))
-
-
-# ---------------------------------------------------------------- the modules
 
 
 class Stack(nn.Module):

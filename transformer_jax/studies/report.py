@@ -24,8 +24,6 @@ from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
 from transformer_jax.studies.study import NAME, Study, now
 from transformer_jax.studies.tables import as_markdown, signed, spell, spell_cell, spell_interval
 
-# ---------------------------------------------------------------- a page in two forms
-
 _STYLE = """
 body { margin: 0 auto; max-width: 64rem; padding: 1.5rem 1rem 4rem; font: 16px/1.5 system-ui,
   sans-serif; color: #1b1f24; background: #fff; overflow-x: auto; }
@@ -115,8 +113,6 @@ def _plain(text: str) -> str:
     plain = re.sub(r"([\\`<*_\[\]&])", r"\\\1", " ".join(text.split()))
     return re.sub(r"^(\d*)([#+\->=~.)])", r"\1\\\2", plain)
 
-
-# ---------------------------------------------------------------- scores from other code
 
 _SCORES = "scores"  # an event in the register: a look at scores from other code
 _WRITTEN = ("verdicts.json", "report.md", "report.html")
@@ -208,8 +204,6 @@ def result_rows(
         rows.append([found.arm, runs, *numbers, found.reason])
     return rows
 
-
-# ---------------------------------------------------------------- report of a study
 
 _LISTED = 8  # most arms named at the head of the page
 _CAPTIONS = {

@@ -330,6 +330,8 @@ class Prepared:
         """Warnings about the data, for the user to read before training."""
         data = self.config.data
         remarks = [*self.task.remarks, *left_out(data.task, data.source)]
+        if remark := getattr(getattr(self.task, "tokenizer", None), "remark", str)():
+            remarks.append(remark)
         text = getattr(self.task, "splits", {}).get("train")
         if len(getattr(text, "document_starts", ())) == 1:
             by = {key: data[key] for key in ("document_separator", "separate_documents")}

@@ -17,7 +17,11 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.config import OPTIONS
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.subword_tokenizers import BPETokenizer, HuggingFaceTokenizer
+from transformer_jax.data.subword_tokenizers import (
+    BPETokenizer,
+    HuggingFaceTokenizer,
+    WordTokenizer,
+)
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
 from transformer_jax.data.tokenizers import Tokenizer
@@ -204,6 +208,8 @@ class Run:
         if not isinstance(text, str):
             raise InvalidInput(f"text: expected a string, got {text!r:.60}")
         tokens, size = np.asarray(tokenizer.encode(text)), getattr(self.model, "vocab_size", None)
+        if isinstance(tokenizer, WordTokenizer) and not tokens.all():
+            warnings.warn(tokenizer.remark(), stacklevel=2)
         if size and tokens.size and tokens.max() >= size:  # e.g. one added without an embedding
             last = int(tokens.max())
             raise InvalidInput(
@@ -305,6 +311,8 @@ class Run:
         if cut:
             told = f"{cut} of {len(texts)} texts are truncated to data.length={length} tokens"
             warnings.warn(told, stacklevel=2)
+        if isinstance(tokenizer, WordTokenizer) and not inputs["tokens"].all():
+            warnings.warn(tokenizer.remark(), stacklevel=2)
         logits = self._by_rows(inputs, lambda rows: logits_of(self.model, self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
