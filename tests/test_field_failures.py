@@ -553,6 +553,10 @@ def test_a_separator_that_ends_no_document_and_missing_files_are_told(tmp_path):
     told = prepare(tiny_config(**source, data__separate_documents=True)).remarks
     ours = "data.document_separator='<|end|>'", "data.separate_documents=True"
     assert told == tuple(f"{option}: one document" for option in ours)
+    (tmp_path / "b.txt").write_text("one two\n" * 2000 + "zebra\n" * 400)
+    source = {"data__source": str(tmp_path / "b.txt"), "data__tokenizer": "word"}
+    (remark,) = prepare(tiny_config(**source, data__splits="0.8,0.1,0.1")).remarks
+    assert remark == "400 of 4,400 words are <unknown> to the tokenizer"
 
 
 def test_word_vectors_are_counted(tmp_path):

@@ -40,7 +40,7 @@ class FirstPlace(Pooling):
 class LastPlace(Pooling):
     """The vector of the last position that is not padding (Radford et al. 2018, section 3.2).
 
-    From left to right, this position has seen the whole input. If all is padding, it is 0.
+    Read from left to right, it has seen the whole input. It is 0 if everything is padding.
     """
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:

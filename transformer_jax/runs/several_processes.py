@@ -113,7 +113,7 @@ def refuse_other(what: str, text: str) -> None:
 class Barriers:
     """Barriers between the processes of a run while orbax writes one checkpoint.
 
-    A process that failed to write enters the rest too, lest others wait for orbax's 20 minutes.
+    A process that failed to write enters the rest too, or the others wait for 20 minutes.
     """
 
     def __init__(self) -> None:
