@@ -343,7 +343,7 @@ def test_a_warning_of_a_command_is_one_line(tmp_path):
         ),
         ("a.csv", b"text,text\na,b\n", "line 1: two columns are named 'text'"),
         ("a.csv", b"text,label\rhello,neg\rbye,pos\r", "CR alone; convert the file first: tr"),
-        ("a.txt", gzip.compress(b"hello"), "it is a gzip file: unpack it first, or add .gz"),
+        ("a.txt", gzip.compress(b"hello", mtime=0), "it is a gzip file: unpack it first, or add .gz"),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         ("a.txt", "hello".encode("utf-16-le"), "iconv -f utf-16le -t utf-8"),
         ("a.txt", bz2.compress(b"hello" * 99), "it is a bzip2 file: unpack it first"),
