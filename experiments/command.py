@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -41,6 +41,12 @@ def file_to_write(path: str | Path, flag: str) -> Path:
     except OSError as error:
         raise InvalidInput(f"{flag}={path}: {path.parent}: {error.strerror}") from error
     return path
+
+
+def refuse_unread(arguments: argparse.Namespace, names: Iterable[str], when: str) -> None:
+    """Raises InvalidInput if one of some options, whose default is None, was given."""
+    if given := [f"--{name}" for name in names if getattr(arguments, name) is not None]:
+        raise InvalidInput(f"{', '.join(given)}: not read {when}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ Example:
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, file_to_write
+from experiments.command import Parser, execute, file_to_write, refuse_unread
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.studies.other_runs import RULE
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         help="directories of studies or of runs, or files of items that `evaluate` wrote",
     )  # fmt: skip
     parser.add_argument("--metric", help="of runs (eval/loss), or of items (accuracy)")
-    parser.add_argument("--rule", default=RULE, help="for items: pattern of names, arm and seed")
+    parser.add_argument("--rule", help="for items: pattern of names, arm and seed")
     parser.add_argument(
         "--out",
         help="for runs: file for the page, or for a picture of the metric (comparison.html)",
@@ -35,15 +35,16 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_json()
     arguments = parser.read(argv)
     if all(path.endswith(".jsonl") for path in arguments.directories):
+        refuse_unread(arguments, ("out",), "for items")
         return _compare_items(arguments)
+    refuse_unread(arguments, ("rule",), "but for items")
     if any(path.endswith(".jsonl") for path in arguments.directories):
         raise InvalidInput("compare: expected files of items (.jsonl), or directories, not both")
     studies = [path for path in arguments.directories if is_study(path)]
     if studies and len(studies) < len(arguments.directories):
         raise InvalidInput("compare: expected studies or runs, not both")
-    if studies and (arguments.metric or arguments.out):
-        raise InvalidInput("compare: --metric and --out are for runs; a study has its own metric")
     if studies:
+        refuse_unread(arguments, ("metric", "out"), "for a study, which has its own metric")
         return {"studies": {path: _judge(load_study(path)) for path in studies}}
     out = file_to_write(arguments.out or "comparison.html", "--out")
     return _compare_runs(arguments.directories, arguments.metric or "eval/loss", out)
@@ -63,7 +64,7 @@ def _compare_items(arguments: Any) -> dict[str, Any]:
 
     paths = map(Path, arguments.directories)
     compared, notes = compare_items(
-        read_answers(paths, arguments.metric or "accuracy", arguments.rule)
+        read_answers(paths, arguments.metric or "accuracy", arguments.rule or RULE)
     )
     print(table_text(HEADS, rows_of(compared)), *(f"note   {n}" for n in notes), sep="\n")
     return {"arms": [arm._asdict() for arm in compared], "notes": notes}

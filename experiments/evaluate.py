@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, file_to_write, use_compilation_cache
+from experiments.command import Parser, execute, file_to_write, refuse_unread, use_compilation_cache
 from transformer_jax.config_files import changed
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
@@ -28,10 +28,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser = Parser("evaluate", __doc__)
     parser.add_run()
     parser.add_argument("--source", help="different data to score (the run's data.source)")
-    parser.add_argument("--split", default="test", choices=SPLITS, help="split to score (test)")
+    parser.add_argument("--split", choices=SPLITS, help="split to score (test)")
     parser.add_argument("--stride", type=int, help="tokens between starts of windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
-    parser.add_argument("--average", type=int, default=1, help="newest checkpoints to average (1)")
+    parser.add_argument("--average", type=int, help="newest checkpoints to average (1)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
     parser.add_argument("--choices", help="JSON lines with context, choices and answer, instead")
     parser.add_argument("--core", metavar="FOLDER", help="CORE's bundle, with core.yaml, instead")
@@ -47,7 +47,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     if kinds := [kind for kind in ("choices", "core", "tasks") if getattr(arguments, kind)]:
         if len(kinds) > 1:
             raise InvalidInput("expected one of --choices, --core and --tasks")
+        of_splits = ("source", "split", "stride", "average", "metrics")
+        refuse_unread(arguments, of_splits, f"with --{kinds[0]}")
         return _benchmark(arguments, kinds[0], getattr(arguments, kinds[0]))
+    refuse_unread(arguments, ("begin", "out"), "without --choices, --core or --tasks")
+    split = arguments.split or "test"
     is_run = not is_of_huggingface(arguments.workdir)
     directory, config = RunDirectory(arguments.workdir), _config_to_score(arguments, is_run)
     length, default_size = config.data.length, config.evaluation.batch_size
@@ -70,7 +74,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.showcases import demonstration_of
 
     refuse_missing_packages(config.data.task)
-    where = {"allow": arguments.allow, "mesh": arguments.mesh, "average": arguments.average}
+    average: Any = 1 if arguments.average is None else arguments.average
+    where = {"allow": arguments.allow, "mesh": arguments.mesh, "average": average}
     run = load_run(arguments.workdir, **where)
     of_size = run.config.copy_and_resolve_references().unlock()
     of_size.evaluation.batch_size = batch_size
@@ -82,41 +87,38 @@ def main(argv: list[str]) -> dict[str, Any]:
         directory.refuse_other_data(task.facts)
     else:
         refuse_unlike(run, task, config.data.source)
-    if isinstance(task, SyntheticTask) and arguments.split not in task.splits:
+    if isinstance(task, SyntheticTask) and split not in task.splits:
         raise InvalidInput(
-            f"--split={arguments.split}: data.source={config.data.source} draws every training "
+            f"--split={split}: data.source={config.data.source} draws every training "
             "batch anew; expected validation or test"
         )
     remarks = list(task.remarks)
     if arguments.source is not None and "context" in task.protocol:
-        share = config.data.splits[SPLITS.index(arguments.split)]
-        remarks.append(
-            f"scored: {arguments.split}, {share:.0%} of {arguments.source} (data.splits)"
-        )
+        share = config.data.splits[SPLITS.index(split)]
+        remarks.append(f"scored: {split}, {share:.0%} of {arguments.source} (data.splits)")
     for remark in remarks:
         print(f"note   {remark}", file=sys.stderr)
-    scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
+    scored = evaluate(score_of(run), run.params, task, split, batch_size)
     if run.begins:  # the task frames targets differently from those that the model was trained on
         scored = scored._replace(means={})
-    written = demonstration_of(config.data.task).scores(
-        to_write(run, run.sharding), task, arguments.split
-    )
+    writer = to_write(run, run.sharding)
+    written = demonstration_of(config.data.task).scores(writer, task, split)
     scored = scored.with_generated(*written)
     own = own_modules(config) <= set(arguments.allow)
     asked = [name for name in config.evaluation.metrics if own or not is_user_defined(name)]
-    means = scored.means | measured(asked, run, task, arguments.split, scored, arguments.allow)
+    means = scored.means | measured(asked, run, task, split, scored, arguments.allow)
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
     for name in config.evaluation.metrics:
         if name not in means:
             why = "it needs the finished run" if name in asked else "it needs --allow"
             is_stored = is_run and arguments.source is None
-            is_stored = is_stored and name in directory.evaluation().get(arguments.split, {})
+            is_stored = is_stored and name in directory.evaluation().get(split, {})
             print(f"{name}: not measured here: {why}{'; evaluation.json has it' * is_stored}")
     print("  ".join(f"{name} {value}" for name, value in scored.protocol.items()))
     if not is_run or arguments.source is not None:
         print(f"data {config.data.source}")
     return {
-        "split": arguments.split,
+        "split": split,
         "source": config.data.source,
         "means": means,
         "protocol": scored.protocol,
@@ -133,6 +135,9 @@ def _benchmark(arguments: Any, kind: str, name: str) -> dict[str, Any]:
         raise InvalidInput(f"--batch_size={size}: expected at least 1")
     folder = "." if is_of_huggingface(arguments.workdir) else arguments.workdir
     out = file_to_write(arguments.out or f"{folder}/{kind}-{Path(name).stem}.jsonl", "--out")
+    is_of_run = out.name == "metrics.jsonl" or out.suffix != ".jsonl"
+    if is_of_run or out.resolve() == Path(name).resolve():
+        raise InvalidInput(f"--out={out}: expected a new name that ends with .jsonl")
     use_compilation_cache()
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
     results, rows = run_benchmark(run, kind, name, size, arguments.begin)

@@ -13,7 +13,7 @@ docs/comparing.md explains the terms; in Python, call `transformer_jax.judge`.
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute
+from experiments.command import Parser, execute, refuse_unread
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies import other_runs
 
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> list[Any]:
         help="instead, logs, .jsonl, .csv, event files or W&B runs of other code; repeatable",
     )  # fmt: skip
     parser.add_argument("--metric", help="name of the metric in these files (a validation loss)")
-    parser.add_argument("--rule", default=other_runs.RULE, help="pattern of names: arm and seed")
+    parser.add_argument("--rule", help="pattern of names: arm and seed")
     parser.add_argument("--at", type=int, help="update whose values are compared (the last)")
     parser.add_argument("--steps", action="store_true", help="when do runs reach --target?")
     parser.add_argument("--base", help="the arm that the others are compared with")
@@ -36,8 +36,8 @@ def main(argv: list[str]) -> list[Any]:
         "--larger_is_better", action="store_true", help="larger is better (smaller)"
     )
     parser.add_argument("--primary", help="arms that the question is about: a,b (all)")
-    parser.add_argument("--planned", default="", help="number of seeds at each planned look: 5,10")
-    parser.add_argument("--earlier_looks", default="", help="number of seeds at earlier looks: 5")
+    parser.add_argument("--planned", help="number of seeds at each planned look: 5,10")
+    parser.add_argument("--earlier_looks", help="number of seeds at earlier looks: 5")
     parser.add_argument("--target", type=float, help="value at which a run has solved the task")
     parser.add_argument("--workdir", help="folder for a page, tables and a register of looks")
     parser.add_json()
@@ -50,6 +50,11 @@ def main(argv: list[str]) -> list[Any]:
         raise InvalidInput("expected either --scores=FILE or --from=PATH")
     if arguments.steps and (arguments.scores or arguments.target is None or arguments.workdir):
         raise InvalidInput("--steps: expected --from=PATH and --target=VALUE, and no --workdir")
+    if arguments.steps:
+        of_judge = ("base", "margin", "primary", "planned", "earlier_looks")
+        refuse_unread(arguments, of_judge, "with --steps")
+    if arguments.scores:
+        refuse_unread(arguments, ("metric", "rule", "at"), "with --scores")
     if not arguments.steps and (arguments.base is None or arguments.margin is None):
         raise InvalidInput("expected --base=ARM and --margin=DIFFERENCE")
     if arguments.scores:
@@ -61,13 +66,14 @@ def main(argv: list[str]) -> list[Any]:
         if at_end and (end := other_runs.common_end(curves)) is not None:
             print(f"note   runs end at different updates; compared at {end:,}, which all have")
             arguments.at = end
+        rule = arguments.rule or other_runs.RULE
         picked = arguments.at, arguments.target, arguments.larger_is_better
-        rows, lines, warnings = other_runs.rows_of_curves(curves, arguments.rule, *picked)
+        rows, lines, warnings = other_runs.rows_of_curves(curves, rule, *picked)
         heads = ["update", "value"] if arguments.target is None else ["reached at", "best value"]
         shown = table_text(["run", "arm", "seed", *heads, "points"], lines)
         print(shown, *(f"note   {warning}" for warning in warnings), sep="\n")
         if arguments.steps:
-            found = other_runs.reaching(curves, arguments.target, *picked[::2], rule=arguments.rule)
+            found = other_runs.reaching(curves, arguments.target, *picked[::2], rule=rule)
             print(table_text(*other_runs.reaching_table(found, arguments.target)))
             return found
     asked: dict[str, Any] = {
@@ -88,7 +94,7 @@ def main(argv: list[str]) -> list[Any]:
     return results
 
 
-def _counts(name: str, text: str) -> tuple[int, ...]:
+def _counts(name: str, text: str | None) -> tuple[int, ...]:
     counts = text.split(",") if text else []
     if not all(count.isdecimal() and int(count) for count in counts):
         raise InvalidInput(f"--{name}={text}: expected numbers of seeds, such as 5,10")

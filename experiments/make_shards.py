@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, by_flags, execute
+from experiments.command import Parser, by_flags, execute, refuse_unread
 from transformer_jax.config import OPTIONS
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
@@ -28,15 +28,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
     parser.add_argument("--out", required=True, help="a new or empty folder")
     parser.add_argument("--tokenizer", default="bpe", help="byte, char, word, bpe, or a file")
-    parser.add_argument(
-        "--vocab_size", type=int, default=4096, help="size of a bpe or word vocabulary (4096)"
-    )
-    parser.add_argument(
-        "--train_share",
-        type=float,
-        default=0.9,
-        help="share of the text that a bpe tokenizer is trained on, as in data.splits (0.9)",
-    )
+    what = "size of a bpe or word vocabulary (4096)"
+    parser.add_argument("--vocab_size", type=int, help=what)
+    what = "share of the text that a bpe or word tokenizer is trained on, as in data.splits (0.9)"
+    parser.add_argument("--train_share", type=float, help=what)
     parser.add_argument("--text_field", default="text", help="field of documents (text)")
     parser.add_argument("--document_separator", help="line that ends a document (none)")
     parser.add_argument(
@@ -45,6 +40,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_json()
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
+    for name, default in {"vocab_size": 4096, "train_share": 0.9}.items():
+        if arguments.tokenizer not in ("bpe", "word"):
+            refuse_unread(arguments, (name,), f"with --tokenizer={arguments.tokenizer}")
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
     rules = {
         "vocab_size": OPTIONS["data.vocab_size"],
         "train_share": Option(PositiveShare, 1.0),

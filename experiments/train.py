@@ -61,6 +61,8 @@ def main(argv: list[str]) -> dict[str, Any]:
         raise InvalidInput(f"--fast: not allowed with {', '.join(f'--{n}' for n in fields)}")
     if arguments.extend and (arguments.dry_run or not arguments.workdir):
         raise InvalidInput("--extend: expected --workdir=DIR, the run to extend, and no --dry_run")
+    if arguments.dry_run and arguments.profile:
+        raise InvalidInput("--profile: not read with --dry_run")
     if arguments.fast:
         from transformer_jax.processes import are_several
 

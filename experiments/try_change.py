@@ -17,7 +17,14 @@ import re
 import sys
 from typing import Any
 
-from experiments.command import Ended, Parser, execute, seconds_of, use_compilation_cache
+from experiments.command import (
+    Ended,
+    Parser,
+    execute,
+    refuse_unread,
+    seconds_of,
+    use_compilation_cache,
+)
 from transformer_jax.config_files import changed, to_json
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import metric_facts
@@ -50,6 +57,7 @@ def main(argv: list[str]) -> Any:
 
     journal = Journal(arguments.base)
     if arguments.list:
+        refuse_unread(arguments, ("change", "metric", "margin", "gate"), "with --list")
         return _show(journal)
     if journal.begun is None:
         refuse_foreign_files(journal.path, "--base", "journal", ("cells",))

@@ -260,17 +260,36 @@ def test_damaged_shards_are_refused(shards):
     shard.write_bytes(whole[:-2])
     with pytest.raises(InvalidInput, match=r"tokens-00001.bin: expected 300 bytes, found 298"):
         load_text(str(shards), "char")
-    shard.write_bytes(b"\xff\xff" + whole[2:])
-    stream = load_text(str(shards), "char").stream
-    stream.windows(np.array([0]), 100)
-    with pytest.raises(InvalidInput, match=r"token 65535 is outside the vocabulary of \d+ tokens"):
-        stream.windows(np.array([100]), 100)
     shard.write_bytes(whole)
+    tokenizer = shards / "tokenizer.json"
+    whole = tokenizer.read_text()
+    tokenizer.write_text(tokenizer_text(CharTokenizer.train(["ab"], 0)))
+    stream = load_text(str(shards), "char").stream
+    with pytest.raises(InvalidInput, match=r"token 3 is outside the vocabulary of 2 tokens"):
+        stream.windows(np.array([100]), 100)
+    tokenizer.write_text(whole)
     index = json.loads((shards / "index.json").read_text())
     index["shards"][0]["file"] = "../../etc/passwd"
     (shards / "index.json").write_text(json.dumps(index))
     with pytest.raises(InvalidInput, match="rebuild the shards"):
         load_text(str(shards), "char")
+
+
+@pytest.mark.parametrize("most", [1 << 30, 0])
+def test_shards_whose_tokens_were_changed_are_refused(shards, monkeypatch, most):
+    monkeypatch.setattr(shards_module, "_HASHED_WHOLE", most)
+    monkeypatch.setattr(shards_module, "_PART", 2)
+    files = [shards / "tokens-00000.bin", shards / "tokens-00001.bin", shards / "documents.npy"]
+    index = json.loads((shards / "index.json").read_text())
+    index["sha256"] = shards_module._digest(shards, [s["file"] for s in index["shards"]])
+    (shards / "index.json").write_text(json.dumps(index))
+    load_text(str(shards), "char")
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(InvalidInput, match="are not those of index"):
+            load_text(str(shards), "char")
+        file.write_bytes(whole)
 
 
 def test_c73_an_object_array_planted_in_shards_is_never_unpickled(shards):
@@ -292,6 +311,8 @@ def test_the_command_makes_shards_and_refuses_by_name(tmp_path):
     refused(attempt("make_shards", flags[0], below), below, "expected a new or an empty folder")
     refused(attempt("make_shards", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
     refused(attempt("make_shards", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
+    unread = attempt("make_shards", *flags[:1], *flags[2:], free, "--tokenizer=byte")
+    refused(unread, "--vocab_size: not read with --tokenizer=byte")
     assert not (tmp_path / "free").exists()
 
 

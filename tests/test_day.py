@@ -503,3 +503,11 @@ def test_a_command_keeps_flags_of_its_user(own):
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
     ours = experiments._flags(experiments._read("/proc/cpuinfo"), version("jaxlib"))
     assert done.stdout.strip() == own.get("XLA_FLAGS", ours)
+
+
+def test_options_that_a_complete_run_does_not_take_over_are_told(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    again = [f"--config={TINY}", "--config.sample.num_tokens=40", f"--workdir={tmp_path / 'run'}"]
+    assert "not applied" not in attempt("train", *again).stdout
+    told = attempt("train", *again, "--config.evaluation.metrics=exact_match").stdout
+    assert "evaluation.metrics is not applied, since the run is complete" in told

@@ -343,7 +343,11 @@ def test_a_warning_of_a_command_is_one_line(tmp_path):
         ),
         ("a.csv", b"text,text\na,b\n", "line 1: two columns are named 'text'"),
         ("a.csv", b"text,label\rhello,neg\rbye,pos\r", "CR alone; convert the file first: tr"),
-        ("a.txt", gzip.compress(b"hello", mtime=0), "it is a gzip file: unpack it first, or add .gz"),
+        (
+            "a.txt",
+            gzip.compress(b"hello", mtime=0),
+            "it is a gzip file: unpack it first, or add .gz",
+        ),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         ("a.txt", "hello".encode("utf-16-le"), "iconv -f utf-16le -t utf-8"),
         ("a.txt", bz2.compress(b"hello" * 99), "it is a bzip2 file: unpack it first"),
@@ -632,6 +636,9 @@ def test_pictures_beside_the_classes_and_of_two_kinds_are_named(tmp_path):
         ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case=True: expected False"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<x>"}}}, "'<x>'"),
         ("added_tokens.json", {"<x>": 9}, "tokenizer.json lacks the added token '<x>'"),
+        ("tokenizer_config.json", {"pad_token": "<x>"}, "lacks the special token '<x>'"),
+        ("tokenizer_config.json", {"extra_special_tokens": {"tool": "<x>"}}, "token '<x>'"),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<x>"]}, "token '<x>'"),
     ],
 )
 def test_files_beside_a_tokenizer_that_differ_are_refused(tmp_path, name, content, words):
@@ -645,6 +652,23 @@ def test_files_beside_a_tokenizer_that_differ_are_refused(tmp_path, name, conten
     with pytest.raises(InvalidInput) as caught:
         load_tokenizer(tmp_path / "tokenizer.json")
     assert words in str(caught.value)
+
+
+def test_special_tokens_that_only_a_file_beside_the_tokenizer_names_are_whole(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "a": 1, "<b>": 2}
+    library.Tokenizer(library.models.WordPiece(words, unk_token="[UNK]")).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    named = {
+        "bos_token": {"content": "<b>", "lstrip": True},
+        "unk_token": "[UNK]",
+        "pad_token": None,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.encode("a  <b>a").tolist() == [1, 2, 1]
+    assert tokenizer.special == {"<b>": 2, "[UNK]": 0}
 
 
 def test_logs_of_every_spelling_are_read_or_refused(tmp_path):

@@ -139,6 +139,7 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
             "layer_types=['full_attention', 'sliding_attention']: expected full_attention alone",
         ),
         ("LlamaForCausalLM", {"is_causal": False}, "is_causal=False: expected True"),
+        ("BloomForCausalLM", {"slow_but_exact": True, "pretraining_tp": 2}, "pretraining_tp=2"),
         (
             "MistralForCausalLM",
             {"sliding_window": 4, "layer_types": ["full_attention"]},

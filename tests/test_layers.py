@@ -289,6 +289,11 @@ def test_c53_tokens_outside_the_vocabulary_give_nan_and_not_a_neighbour(rng, tok
     assert jnp.isnan(lookup(normal(rng, 7, 4), jnp.array(token))).all()
 
 
+def test_narrow_integers_index_a_table_with_more_rows_than_they_can_count(rng):
+    table = normal(rng, 300, 4)
+    np.testing.assert_array_equal(lookup(table, np.array([3, 127], np.int8)), table[3::124][:2])
+
+
 def test_tied_output_is_the_transposed_table(rng):
     module, hidden = TokenEmbedding(vocab_size=7, width=4), normal(rng, 2, 3, 4)
     variables = module.init(jax.random.key(0), jnp.array([0]))

@@ -202,7 +202,7 @@ def test_compare_judges_a_study_again(done, copied):
     assert done.sealed["question"] in result.stdout
     refused(attempt("compare", copied, study.cell("position=none", 0).path), "not both")
     wrong = "--metric=eval/accuracy"
-    refused(attempt("compare", copied, wrong), "--metric and --out are for runs")
+    refused(attempt("compare", copied, wrong), "--metric: not read for a study")
 
 
 def runs_of(done, *which):

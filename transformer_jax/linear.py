@@ -150,5 +150,7 @@ def lookup(table: Array, indices: Array) -> Array:
     Returns:
       [..., D].
     """
+    if indices.dtype.itemsize < 4:  # int8 cannot hold V
+        indices = indices.astype(jnp.int32)
     indices = jnp.where(indices < 0, table.shape[0], indices)  # -1 would mean the last row
     return jnp.asarray(table).at[indices].get(mode="fill", fill_value=jnp.nan)

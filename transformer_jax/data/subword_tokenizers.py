@@ -13,6 +13,10 @@ import numpy as np
 from transformer_jax.data.tokenizers import Stored, known, refuse_surrogates
 from transformer_jax.errors import InvalidInput
 
+_SPECIAL = (
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
+    *("additional_special_tokens", "extra_special_tokens"),
+)
 _BYTE = "<0x[0-9A-F]{2}>"  # a token of SentencePiece that stands for a byte
 
 
@@ -204,6 +208,7 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
         """Returns a tokenizer from the result of to_json, or from a model's folder."""
         if folder := state.get("folder"):
             _refuse_contradictions(folder, state["model"])
+            state = {"model": _with_special_tokens(folder, state["model"])}
         return super().from_json(state)
 
     def encode_whole(self, text: str) -> list[int]:
@@ -241,8 +246,8 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
 
 def _refuse_contradictions(folder: Path, model: dict) -> None:
     """Raises InvalidInput if files beside a tokenizer.json, which transformers obeys, differ."""
-    file, more = folder / "tokenizer_config.json", folder / "added_tokens.json"
-    stated = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file = folder / "tokenizer_config.json"
+    stated = _json_at(file)
     switches = {
         "do_lower_case": (model.get("normalizer") or {}).get("lowercase"),
         "add_prefix_space": (model.get("pre_tokenizer") or {}).get("add_prefix_space"),
@@ -251,7 +256,37 @@ def _refuse_contradictions(folder: Path, model: dict) -> None:
         if value is not None and stated.get(name) not in (None, value):
             raise InvalidInput(f"{file}: {name}={stated[name]}: expected {value} (tokenizer.json)")
     added = [entry["content"] for entry in stated.get("added_tokens_decoder", {}).values()]
-    added += json.loads(more.read_text(encoding="utf-8")) if more.is_file() else []
+    added += _json_at(folder / "added_tokens.json")
     has = {entry["content"] for entry in model.get("added_tokens", ())}
     if lacking := [token for token in added if token not in has]:
         raise InvalidInput(f"{folder}: tokenizer.json lacks the added token {lacking[0]!r}")
+
+
+def _with_special_tokens(folder: Path, model: dict) -> dict:
+    """Returns a tokenizer.json's content with the special tokens that files beside it name.
+
+    Raises:
+      InvalidInput: One of them is not in the vocabulary, so that transformers would append it.
+    """
+    library = tokenizers_library()
+    tokenizer, named = library.Tokenizer.from_str(json.dumps(model)), []
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        stated = _json_at(folder / file)
+        for value in filter(None, map(stated.get, _SPECIAL)):
+            is_of_many = isinstance(value, dict) and "content" not in value
+            entries = [*value.values()] if is_of_many else value
+            named += entries if isinstance(entries, list) else [entries]
+    has = {entry["content"] for entry in model.get("added_tokens", ())}
+    for entry in named:
+        facts = {"content": entry} if isinstance(entry, str) else entry
+        if (text := facts["content"]) in has:
+            continue
+        if tokenizer.token_to_id(text) is None:
+            raise InvalidInput(f"{folder}: tokenizer.json lacks the special token {text!r}")
+        flags = {key: facts.get(key, False) for key in ("lstrip", "rstrip", "single_word")}
+        tokenizer.add_special_tokens([library.AddedToken(text, normalized=False, **flags)])
+    return json.loads(tokenizer.to_str())
+
+
+def _json_at(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

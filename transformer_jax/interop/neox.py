@@ -3,9 +3,13 @@
 Black et al. 2022, arXiv:2204.06745; BigScience 2022, arXiv:2211.05100.
 """
 
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import (
     NAMES_OF_TEXT,
     Architecture,
+    Settings,
     output_layer,
     rotation_of,
     rotation_settings,
@@ -35,6 +39,15 @@ def _block(attention: str, num_heads: int) -> Table:
         "attention_norm": "input_layernorm",
         "feed_forward_norm": "post_attention_layernorm",
     }
+
+
+def _fields_of_bloom(settings: Settings) -> dict[str, Any]:
+    if settings.get("slow_but_exact") and (settings.get("pretraining_tp") or 1) > 1:
+        raise InvalidInput(
+            f"config.json: slow_but_exact=True and pretraining_tp={settings['pretraining_tp']}: "
+            "with both, transformers leaves out biases; expected slow_but_exact=False"
+        )
+    return {"position": "alibi", "activation": "gelu_tanh", "embedding_norm": True}
 
 
 ROWS = {
@@ -74,7 +87,7 @@ ROWS = {
         Decoder,
         "bloom",
         _BLOOM,
-        fields=lambda _: {"position": "alibi", "activation": "gelu_tanh", "embedding_norm": True},
+        _fields_of_bloom,
         settings=lambda _: {},
         table=lambda model: {
             "token_embedding": "word_embeddings",

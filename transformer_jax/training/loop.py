@@ -251,6 +251,9 @@ class Member:
                 self._add_evaluation(rows := directory.metrics()[-1:], is_last=True)
                 directory.cut_metrics(steps - 1)
                 directory.append_metrics(rows)
+            but = configs.PLACEMENT
+            for key in configs.differences(directory.config(), self.config, but):
+                self.progress.say(f"note   {key} is not applied, since the run is complete")
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             self._end()
             return

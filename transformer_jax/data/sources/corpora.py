@@ -3,7 +3,6 @@
 A row that is no document raises InvalidInput with its file and number; none is left out.
 """
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from transformer_jax.data.sources.disk import HELD_OUT, TRAINING, is_cache, json_rows, words_of
 from transformer_jax.data.sources.files import find_files
-from transformer_jax.data.sources.shards import ShardedTokens
+from transformer_jax.data.sources.shards import ShardedTokens, digest_of
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.tokenizers import TOKENIZERS, make_tokenizer
 from transformer_jax.errors import InvalidInput, require, suggest
@@ -20,8 +19,6 @@ from transformer_jax.errors import InvalidInput, require, suggest
 _HEADER = 256  # numbers, int32, before the tokens of llm.c's files
 # First numbers of a header, magic and version -> dtype of the tokens
 _HEADERS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
-_HASHED_WHOLE = 1 << 30  # bytes; of larger files, parts are hashed
-_PART, _PARTS = 1 << 20, 256
 
 
 def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
@@ -147,11 +144,8 @@ def open_token_files(paths: list[Path], source: str, choice: Any, vocab_size: in
     rows = [_open_tokens(path, tokenizer.vocab_size) for path in paths]
     starts = np.cumsum([0, *map(len, rows[:-1])])
     tokens = ShardedTokens(rows, Path(source), tokenizer.vocab_size)
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(_digest(path))
     stream = TokenStream(tokens, starts.astype(np.int64), 0, len(tokens), source)
-    return LoadedText(stream, tokenizer, digest.hexdigest())
+    return LoadedText(stream, tokenizer, digest_of(paths))
 
 
 def _open_tokens(path: Path, vocab_size: int) -> np.ndarray:
@@ -192,15 +186,3 @@ def _open_tokens(path: Path, vocab_size: int) -> np.ndarray:
             "these tokens were made with"
         )
     return tokens
-
-
-def _digest(path: Path) -> bytes:
-    """Returns the sha256 of a file, or of 256 parts, spread evenly, of a file above 1 GiB."""
-    digest, size = hashlib.sha256(str(path.stat().st_size).encode()), path.stat().st_size
-    with path.open("rb") as file:
-        if size <= _HASHED_WHOLE:
-            return hashlib.file_digest(file, "sha256").digest()
-        for part in np.linspace(0, size - _PART, _PARTS).astype(np.int64):
-            file.seek(int(part))
-            digest.update(file.read(_PART))
-    return digest.digest()

@@ -21,7 +21,9 @@ from transformer_jax.data.sources.stream import (
 from transformer_jax.data.tokenizers import Tokenizer, encode_corpus, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput
 
-_SHARD_FORMAT = 1
+_SHARD_FORMAT = 2
+_HASHED_WHOLE = 1 << 30  # bytes of all files; of more, parts are hashed
+_PART, _PARTS = 1 << 20, 256
 
 
 class ShardedTokens(JoinedTokens):
@@ -116,6 +118,7 @@ def write_shards(
             "format": _SHARD_FORMAT,
             "dtype": dtype.str,
             "text_sha256": digest.hexdigest(),
+            "sha256": _digest(folder, [shard["file"] + ".tmp" for shard in shards]),
             "shards": shards,
             "document_separator": document_separator,
         }
@@ -145,7 +148,7 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
         if index["format"] != _SHARD_FORMAT or index["dtype"] not in ("<u2", "<u4"):
             raise ValueError(f"format {index['format']}, dtype {index['dtype']}")
         counts = [(str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
-        text_sha256 = str(index["text_sha256"])
+        text_sha256, digest = str(index["text_sha256"]), str(index["sha256"])
         byte_ends = index.get("byte_ends")  # none if the tokenizer loses some of the text
         byte_ends = None if byte_ends is None else np.array(byte_ends, np.int64)
         made_with = index.get("document_separator")  # older shards do not say
@@ -168,6 +171,8 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
                 f"{'no file' if size < 0 else size}; rebuild the shards"
             )
         shards.append(np.memmap(path, dtype, "r", shape=(count,)))
+    if _digest(folder, [name for name, _ in counts]) != digest:
+        raise InvalidInput(f"{folder}: the files are not those of index.json; rebuild the shards")
     tokenizer: Any = load_tokenizer(folder / "tokenizer.json")
     if byte_ends is None and tokenizer.token_bytes is not None:
         tokenizer.token_bytes = None
@@ -176,3 +181,23 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
         byte_ends = None  # made with blocks of a different size: bytes are counted anew
     stream = TokenStream(tokens, starts, 0, len(tokens), str(folder), byte_ends)
     return LoadedText(stream, tokenizer, text_sha256)
+
+
+def _digest(folder: Path, names: Sequence[str]) -> str:
+    return digest_of([folder / name for name in ("documents.npy", *names)])
+
+
+def digest_of(paths: Sequence[Path]) -> str:
+    """Returns the sha256 of files, or of parts of them, spread evenly, above 1 GiB in all."""
+    sizes, digest = [path.stat().st_size for path in paths], hashlib.sha256()
+    count = max(2, _PARTS // len(paths))
+    for path, size in zip(paths, sizes, strict=True):
+        with path.open("rb") as file:
+            if sum(sizes) <= _HASHED_WHOLE or size <= count * _PART:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+                continue
+            digest.update(str(size).encode())
+            for start in np.linspace(0, size - _PART, count).astype(np.int64):
+                file.seek(int(start))
+                digest.update(file.read(_PART))
+    return digest.hexdigest()
