@@ -25,24 +25,14 @@ _REFERENCE = {
         *("models.stack", "models.decoder", "models.encoder", "models.encoder_decoder"),
         *("models.vision", "models.recurrent"),
     ),
-    "Other components": (
-        *("linear", "pooling", "initialisation"),
-        *("cache", "remat"),
-    ),
+    "Other components": ("linear", "pooling", "initialisation", "cache", "remat"),
     "Generation and inspection": ("generation", "inspection", "sites"),
     "Weights of others": ("interop.huggingface",),
     "Data": (
-        "data.tasks.batch",
-        "data.sources.synthetic",
-        "data.baselines",
-        "data.ngrams",
+        *("data.tasks.batch", "data.sources.synthetic", "data.baselines", "data.ngrams"),
         "data.tokenizers",
     ),
-    "Training": (
-        "training.step",
-        "training.objectives",
-        "training.loop",
-    ),
+    "Training": ("training.step", "training.objectives", "training.loop"),
     "Many devices": ("sharding",),
     "Studies": (
         *("studies.design", "studies.study", "studies.ladder", "studies.statistics"),
@@ -74,13 +64,8 @@ def main(argv: list[str]) -> None:
         config = (ROOT / "docs" / "mkdocs.yml").read_text(encoding="utf-8")
         (place / "mkdocs.yml").write_text(_with_pages(config, place / "docs"), encoding="utf-8")
         command = ["mkdocs", "build", "--strict", "--quiet", f"--site-dir={out}"]
-        done = subprocess.run(
-            [sys.executable, "-m", *command, f"--config-file={place / 'mkdocs.yml'}"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", *command, f"--config-file={place / 'mkdocs.yml'}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildFailed(f"mkdocs: {(done.stderr or done.stdout).strip()[-1500:]}")
     print(f"{out / 'index.html'}")

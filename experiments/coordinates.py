@@ -53,9 +53,8 @@ def main(argv: list[str]) -> dict[str, Any]:
         found[name] = {"rms": [*map(float, site.rms)], "slopes": [*map(float, slopes)]}
         drifts = [not abs(slope) <= _DRIFT for slope in slopes]  # also if a size is NaN
         drifting += any(drifts)
-        marked = [
-            f"{slope:+.2f}{' !' * drift}" for slope, drift in zip(slopes, drifts, strict=True)
-        ]
+        pairs = zip(slopes, drifts, strict=True)
+        marked = [f"{slope:+.2f}{' !' * drift}" for slope, drift in pairs]
         table.add_row(name, *(f"{size:.4f}" for size in site.rms), *marked)
     Console().print(table)
     print(f"{drifting} of {len(places)} places change with the width (a slope beyond {_DRIFT})")

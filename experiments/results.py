@@ -55,9 +55,6 @@ def design_of(name: str) -> dict[str, Any]:
     return read_json(RESULTS / name / "design.json")
 
 
-# ---------------------------------------------------------------- taking in
-
-
 def add(path: Path) -> None:
     """Copies a study's or a ladder's results here; refuses it if exploratory or not judged."""
     folder = RESULTS / path.absolute().name
@@ -126,9 +123,6 @@ def _scores(study: Study) -> list[list[Any]]:
             step = (last if first is None else first) if study.sealed["target"] is not None else ""
             rows.append([arm, seed, "" if score is None else score, diverged, step])
     return rows
-
-
-# ---------------------------------------------------------------- pages
 
 
 def record_of(name: str) -> dict[str, str]:

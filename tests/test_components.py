@@ -68,9 +68,6 @@ def softmax(scores):
     return exponentials / exponentials.sum()
 
 
-# ---------------------------------------------------------------- attention weights, by loops
-
-
 def by_loops(query, key, row):
     """Weights of a causal attention, one row of scores at a time: row(scores, query, keys)."""
     query, key = double(query), double(key)
@@ -397,9 +394,6 @@ def test_a_query_that_may_see_nothing_gives_no_nan(name, query_key_value):
     assert jnp.isfinite(jax.grad(lambda q: total(q).sum())(query)).all()
 
 
-# ---------------------------------------------------------------- heads
-
-
 def test_grouped_queries_equal_heads_with_repeated_keys(rng):
     """Two key heads for four queries: the same as four whose kernels are repeated in pairs."""
     inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 16)), jnp.float32)
@@ -422,9 +416,6 @@ def test_head_count_changes_with_width_held_or_head_dim_held(fields, features):
         return shapes["params"]["block_0"]["attention"]["query"]["kernel"].shape[1]
 
     assert [query_features(heads) for heads in (1, 2, 8)] == features
-
-
-# ---------------------------------------------------------------- positions
 
 
 def test_buckets_of_relative_distances_as_numbers():
@@ -603,9 +594,6 @@ def test_rotations_of_llama3_stretch_what_turns_slowly():
         frequencies("yarn", 16)
 
 
-# ---------------------------------------------------------------- masks
-
-
 def grid(mask):
     return ["".join("1" if seen else "." for seen in row) for row in np.asarray(mask)]
 
@@ -697,9 +685,6 @@ def test_a_mask_of_ones_own_is_a_rule_or_a_function_of_all_positions():
     assert rule_mask(nothing_hidden).dense().all()
 
 
-# ---------------------------------------------------------------- feed-forward and norms
-
-
 def test_gates_equal_the_formula_with_as_many_parameters_as_two_maps(rng):
     inputs = jnp.asarray(rng.normal(size=(2, 3, 12)), jnp.float32)
     layer = GatedFeedForward(use_bias=False)
@@ -774,9 +759,6 @@ def test_the_gated_delta_rule_starts_with_the_decays_of_mamba_2(query_key_value)
     steps = np.log1p(np.exp(double(params["offset"])))
     assert np.exp(double(params["rate"])) == pytest.approx(np.arange(1, HEADS + 1))
     assert ((steps > 0.001 - 1e-6) & (steps < 0.1 + 1e-6)).all()
-
-
-# ---------------------------------------------------------------- starts
 
 
 @pytest.mark.parametrize(

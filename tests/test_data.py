@@ -38,9 +38,6 @@ HARD_TEXT = (
 )
 
 
-# ---------------------------------------------------------------- tokenizers
-
-
 def train_tokenizer(source, kind, vocab_size):
     return make_tokenizer(kind, lambda: (piece.text for piece in read_pieces(source)), vocab_size)
 
@@ -116,9 +113,6 @@ def test_c74_a_damaged_or_foreign_tokenizer_file_is_refused(tmp_path, content):
     path.write_text(content)
     with pytest.raises(InvalidInput, match="expected the JSON of a tokenizer"):
         load_tokenizer(path)
-
-
-# ---------------------------------------------------------------- sources
 
 
 def test_embedded_shakespeare_is_the_published_file():
@@ -218,9 +212,6 @@ def test_c66_a_text_shorter_than_a_window_is_refused(tmp_path):
         LanguageModelling(tokenizer, stream.split((0.9, 0.05, 0.05)), 8, 2)
 
 
-# ---------------------------------------------------------------- shards
-
-
 @pytest.mark.parametrize("kind", ["char", "bpe"])
 def test_shards_give_the_same_batches_as_memory(tmp_path, kind):
     source, shards = tmp_path / "text.txt", tmp_path / "shards"
@@ -316,9 +307,6 @@ def test_the_command_makes_shards_and_refuses_by_name(tmp_path):
     assert not (tmp_path / "free").exists()
 
 
-# ---------------------------------------------------------------- order
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 10])
 def test_c64_each_example_once_per_epoch_for_any_batch_size(batch_size):
     examples = [example_order(5, step, batch_size, 10)[0] for step in range(10 * 3)]
@@ -331,9 +319,6 @@ def test_c64_each_example_once_per_epoch_for_any_batch_size(batch_size):
 def test_c62_neighbouring_seeds_have_other_orders():
     first, second = (example_order(seed, 0, 100, 100)[0] for seed in (0, 1))
     assert (first == second).mean() < 0.1
-
-
-# ---------------------------------------------------------------- the task
 
 
 def make_task(text="abcdefghijklmnopqrstuvwxyz", starts=(0,), length=4, end=None, **options):

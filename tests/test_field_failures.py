@@ -63,8 +63,6 @@ from transformer_jax.training.pretrained import config_from_huggingface
 from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.warm_start import read_word_vectors
 
-# ---------------------------------------------------------------- losses and schedules
-
 
 @pytest.mark.parametrize("router", ["softmax", "sigmoid"])
 def test_padding_has_no_weight_in_the_balance_of_experts(router):
@@ -97,9 +95,6 @@ def test_schedules_hold_their_last_value(name):
     schedule = SCHEDULES[name](1.0, 50, **short)
     assert float(schedule(49)) >= 0
     assert float(schedule(49)) == float(schedule(50)) == float(schedule(100))
-
-
-# ---------------------------------------------------------------- data
 
 
 def save(path, pixels, **options):
@@ -205,9 +200,6 @@ def test_files_of_a_text_folder_are_read_or_named(tmp_path):
     assert left_out("image_classification", str(tmp_path)) == []
 
 
-# ---------------------------------------------------------------- arms
-
-
 def test_an_arm_in_two_spellings_is_one(tmp_path):
     design = quick("optimizer.learning_rate=1e-2,0.01,3e-3", "model.depth=2")
     assert list(design.others) == ["learning_rate=1e-2", "learning_rate=3e-3", "depth=2"]
@@ -248,9 +240,6 @@ def test_a_base_whose_logits_are_all_zero_is_compared(tmp_path):
     zero = base._replace(logits=np.zeros_like(base.logits))
     assert check_manipulation(base, zero)["logits"] is None
     assert check_manipulation(base, base)["logits"] == 0
-
-
-# ---------------------------------------------------------------- terminals and paths
 
 
 @pytest.mark.parametrize("stdout", ["full", "closed", "broken"])
@@ -328,9 +317,6 @@ def test_a_warning_of_a_command_is_one_line(tmp_path):
     told, error = done.stderr.splitlines()
     assert told == f"warning: {tmp_path}: config.json: without effect here: use_moe=True"
     assert error.startswith(f"error: {tmp_path / 'model.safetensors'}: not readable")
-
-
-# ---------------------------------------------------------------- what files hold twice, or else
 
 
 @pytest.mark.parametrize(
@@ -481,9 +467,6 @@ def test_merges_are_not_dropped_at_random(tmp_path):
     assert len({tuple(tokenizer.encode("abab" * 9)) for _ in range(9)}) == 1
 
 
-# ---------------------------------------------------------------- runs of other code
-
-
 def judged(tmp_path, text, *flags):
     (tmp_path / "a.csv").write_text(text)
     flags = flags or (f"--from={tmp_path / 'a.csv'}", "--metric=val_loss")
@@ -579,9 +562,6 @@ def test_the_scaling_of_anothers_pictures_is_told(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text("{}")
     with pytest.warns(UserWarning, match="preprocessor_config.json: not read; pictures are scaled"):
         config_from_huggingface(tmp_path)
-
-
-# ---------------------------------------------------------------- what stands beside, or is missing
 
 
 def test_caches_of_datasets_are_not_read_again(tmp_path):
@@ -863,9 +843,6 @@ def test_tries_do_not_go_on_with_other_data_or_weights(tmp_path):
         same_files(arms, before, "--base=b")
 
 
-# ---------------------------------------------------------------- what is around a command
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "told"),
     [
@@ -968,9 +945,6 @@ def test_streamed_bytes_become_the_characters_that_all_of_them_make(tiny_run, mo
     monkeypatch.setattr(sampling, "generate_from", lambda *_, **__: np.array([0, 300]))
     with pytest.warns(UserWarning, match=r"1 of 2 tokens drawn are not in .* \(e\.g\. 300\)"):
         assert run.sample("a", 2) == "a"
-
-
-# ---------------------------------------------------------------- scores of others
 
 
 def test_items_that_are_there_twice_are_refused(tmp_path):

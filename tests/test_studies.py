@@ -99,9 +99,6 @@ def copied(done, tmp_path):
     return load_study(tmp_path / "runs" / "question")
 
 
-# ---------------------------------------------------------------- what is asked
-
-
 def test_seeds_are_a_number_a_range_or_a_list():
     assert parse_seeds("3") == (0, 1, 2)
     assert parse_seeds("5:8") == (5, 6, 7)
@@ -186,9 +183,6 @@ def test_a_wrong_study_file_is_refused(tmp_path, changes, words):
         load_design(study_file(tmp_path, **changes), {})
 
 
-# ---------------------------------------------------------------- cells
-
-
 def test_a_study_leaves_plain_files(done):
     names = {path.name for path in done.path.iterdir()}
     assert names >= {"study.json", "scores.csv", "looks.jsonl", "verdicts.json", "report.html"}
@@ -262,9 +256,6 @@ def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path):
     run(quick("model.num_heads=4,1"), tmp_path / "one", (0,))
     run(quick("model.num_heads=4,2"), tmp_path / "two", (0,))
     assert len(list((tmp_path / "cells").iterdir())) == 3
-
-
-# ---------------------------------------------------------------- what is asked is what is judged
 
 
 @pytest.mark.thorough
@@ -351,9 +342,6 @@ def test_a_metric_that_some_run_lacks_is_told(copied):
     edit(path, lambda scored: scored["test"].update(nan))
     copied.record["sealed"]["metric"] = "test/accuracy"
     assert "'fast' has no accuracy for seed 1" in judge_study(copied)["arms"]["fast"]["refusals"]
-
-
-# ---------------------------------------------------------------- killed, failed, diverged
 
 
 @pytest.mark.commands
@@ -467,9 +455,6 @@ def test_members_at_a_time_are_a_study_of_their_own(done, copied):
         assert ours.means()["loss"] == pytest.approx(theirs.means()["loss"], rel=1e-4)
         assert RunDirectory(ours.path).manifest()["members"] == 2
     assert run(design, path, range(3)).record["members"] == 2
-
-
-# ---------------------------------------------------------------- pairs and costs
 
 
 def test_seeds_pair_initial_values():
@@ -645,9 +630,6 @@ def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
     assert [rung.config_of("none").model.width for rung in rungs.values()] == [16, 32, 64]
     assert [rung.overrides["model.width"] for rung in rungs.values()] == ["16", "32", "64"]
     assert counter.read_text() == "x"
-
-
-# ---------------------------------------------------------------- judging
 
 
 def test_the_verdict_is_that_of_the_final_test_scores(done, copied):

@@ -53,9 +53,6 @@ def normal(rng, *shape):
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
 
-# ---------------------------------------------------------------- values and outputs of heads
-
-
 def test_value_residual_mixes_in_the_values_of_the_first_block(rng):
     first, second, third = (normal(rng, 2, 2, 6, 3) for _ in range(3))
     carry, gains = Carry(), {"params": {"gain": jnp.array([0.3, 0.9])}}
@@ -101,8 +98,6 @@ def test_exclusive_heads_are_orthogonal_to_their_own_value(rng):
     close(found, double(mixed) - along * own, atol=1e-5)
     close((double(found) * own).sum(-1), 0, atol=1e-5)
 
-
-# ---------------------------------------------------------------- from block to block
 
 READS = {
     "values of the first block": {"values": "residual"},
@@ -184,9 +179,6 @@ def test_attention_residuals_read_weighted_means_of_all_outputs():
     close(seen["hidden"], last, atol=1e-5)
 
 
-# ---------------------------------------------------------------- several streams
-
-
 @pytest.mark.parametrize("name", ["hyper_connections", "manifold_hyper_connections"])
 def test_hyper_connections_equal_a_loop_in_float64(name):
     """Each branch, from the streams before it: what it reads, keeps and writes."""
@@ -251,9 +243,6 @@ def test_hyper_connections_begin_as_a_pre_norm_model():
     close(streams, jnp.broadcast_to(plain[:, None], (2, 4, 6, 16)), atol=1e-6)
 
 
-# ---------------------------------------------------------------- norms, embeddings, convolutions
-
-
 def test_norms_shrink_with_the_depth():
     model = small_decoder(depth=3, wiring="depth_scaled", norm="rms_norm", use_bias=False)
     params = random_params(model)
@@ -299,9 +288,6 @@ def test_convolutions_read_the_latest_tokens_of_a_document(module, rng):
                 gate = sigmoid(x[b, t, :5] @ double(params["gate"]["kernel"]))
                 expected[b, t] += double(params["gain"]) * gate * x[b, t - 1]
     close(found, expected, atol=1e-6)
-
-
-# ---------------------------------------------------------------- attention
 
 
 @pytest.mark.parametrize("query_rank", [None, 5])
@@ -463,9 +449,6 @@ def test_yarn_keeps_short_wavelengths_and_stretches_long_ones():
     close(as_before.cos, RotaryPositions().apply({}, jnp.arange(9), sizes).rotation.cos, atol=1e-6)
 
 
-# ---------------------------------------------------------------- images
-
-
 def test_attention_pooling_equals_a_loop_in_float64(rng):
     hidden, is_token = normal(rng, 2, 5, 8), np.array([[1, 1, 1, 0, 1], [0, 1, 1, 1, 0]], bool)
     module = AttentionPooling()
@@ -499,8 +482,6 @@ def test_registers_are_seen_by_patches_and_dropped():
         params["registers"]["embedding"] *= -1
         assert (jnp.abs(model.apply({"params": params}, images) - seen).max(-1) > 1e-4).all()
 
-
-# ---------------------------------------------------------------- experts, and their state
 
 ROUTED = {
     **{"num_experts": 4, "num_chosen": 2, "router": "sigmoid", "balance": 0.0, "gated": True},
@@ -584,9 +565,6 @@ def test_each_member_under_vmap_has_its_own_state():
         jax.tree.map(lambda a, b, n=lane: close(a[n], b, atol=1e-5), together, alone)
         loads.append(alone.state["block_0"]["feed_forward"]["load"])
     assert (loads[0] != loads[1]).any()
-
-
-# ---------------------------------------------------------------- losses, and further tokens
 
 
 def test_z_loss_and_the_soft_cap_of_logits():
@@ -703,9 +681,6 @@ def test_sigmoid_routers_are_balanced_by_shares_that_sum_to_1(rng):
         assert jnp.isfinite(mixed).all()
     params["router"]["kernel"] += 1  # all shares are 0 in float32
     assert jnp.isfinite(module.apply({"params": params}, inputs)).all()
-
-
-# ---------------------------------------------------------------- vectors of length 1
 
 
 def test_the_model_of_ngpt_against_a_loop():

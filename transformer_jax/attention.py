@@ -178,9 +178,6 @@ def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
             )
 
 
-# ---------------------------------------------------------------- the module
-
-
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: several attention heads in parallel, each with its own projections.
 
@@ -349,9 +346,6 @@ def split_heads(flat: Array, heads: int) -> Array:
     """[..., L, heads * features] -> [..., heads, L, features]."""
     features = flat.shape[-1] // heads  # reshape cannot infer it for an empty array
     return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, features), -3, -2)
-
-
-# ---------------------------------------------------------------- variants
 
 
 class AttentionCall(NamedTuple):

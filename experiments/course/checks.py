@@ -62,9 +62,6 @@ def same(one, other, within: float = 2e-5) -> str:
     return f"equal to {apart:.1g}" if apart else "equal to the last bit"
 
 
-# ---------------------------------------------------------------- attention
-
-
 def weights_are_a_distribution() -> str:
     """Rows sum to 1, and masked entries are 0."""
     query, key, mask = draw(3, 6, 8), draw(3, 6, 8, seed=1), causal_mask(6)
@@ -167,9 +164,6 @@ def masked_and_one_at_a_time_agree() -> str:
     return f"losses {float(loss):.4f} and {float(slow_loss):.4f}, gradients equal to {apart:.0e}"
 
 
-# ---------------------------------------------------------------- the other parts
-
-
 def a_lookup_is_a_product() -> str:
     """E[t] = onehot(t) E."""
     table, tokens = draw(11, 6), jnp.array([3, 0, 10, 3])
@@ -230,9 +224,6 @@ def misprinted_sinusoids(length: int, width: int) -> jax.Array:
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1).reshape(length, width)
 
 
-# ---------------------------------------------------------------- worked numbers
-
-
 def softmax_of_2_1_0() -> str:
     """The softmax of [2, 1, 0] is [0.665, 0.245, 0.090]."""
     weights = masked_softmax(jnp.array([2.0, 1.0, 0.0]))
@@ -283,9 +274,6 @@ WORKED = {
     "X = I, rotations by -pi/4, pi/8, 5 pi/16: attention is [[0.71960, -0.00685], "
     "[0.75307, 0.16142]]": worked_example,
 }
-
-
-# ---------------------------------------------------------------- slips in notes that circulate
 
 
 class Erratum(NamedTuple):

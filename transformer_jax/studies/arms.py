@@ -39,8 +39,6 @@ from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, prepare, seed_of
 from transformer_jax.training.program import Program, StepRequest
 
-# ---------------------------------------------------------------- costs
-
 _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
 
 
@@ -102,9 +100,6 @@ def incomparable(
     return {name: reasons for name, reasons in apart.items() if reasons}
 
 
-# ---------------------------------------------------------------- making arms equal
-
-
 def matched_value(
     measure: Callable[[int], float], target: float, start: int, step: int = 1
 ) -> tuple[int, float]:
@@ -126,9 +121,6 @@ def matched_value(
         low, high = (middle, high) if at(middle) < target else (low, middle)
     best = min((low, high), key=lambda units: abs(at(units) - target))
     return best * step, at(best)
-
-
-# ---------------------------------------------------------------- checks before training
 
 
 class Probe(NamedTuple):
@@ -235,8 +227,6 @@ def check_manipulation(arm: Probe, base: Probe) -> dict[str, Any]:
 def _rms(array: np.ndarray) -> float:
     return float(np.sqrt(np.square(array).mean()))
 
-
-# ---------------------------------------------------------------- arms
 
 _ROWS = 64  # examples of an evaluated batch
 _BASELINES: dict[tuple[str, int], Baselines] = {}  # by digest of the data and number of batches
@@ -446,9 +436,6 @@ def digest_of(task: Task) -> str:
             digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-# ---------------------------------------------------------------- timing
 
 
 def measure(program: Program) -> float:

@@ -29,8 +29,6 @@ _LARGEST_STEP = 3.5  # largest factor between neighbours in a tuning grid
 _UNEVEN = 1.35  # largest ratio of a grid's factors: 1, 3, 10 is even enough
 _SECTIONS = sorted({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
 
-# ---------------------------------------------------------------- simple methods
-
 _OF_LABELS = {
     "majority": "the most frequent class",
     "linear model": "a linear model",
@@ -65,8 +63,6 @@ def gate_of(
     score = scores[method][split][metric]
     return {"method": method, "metric": metric, "split": split, "score": score, "reason": reason}
 
-
-# ---------------------------------------------------------------- a study file
 
 Range = tuple[float | None, float | None]  # None: open on that side
 Text = Annotated[str, Len(1)]
@@ -157,9 +153,6 @@ def _read(content: Any, where: str) -> StudyFile:
         elif fault["type"] == "missing":
             problem = f"{key} is missing: it must be stated before the first cell"
         raise InvalidInput(f"{where}: {problem}") from error
-
-
-# ---------------------------------------------------------------- a design
 
 
 class Design(StudyFile, arbitrary_types_allowed=True):
@@ -377,9 +370,6 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
     if name == "mfu" or name.endswith("_per_second"):
         return True
     return bool((stored or {}).get(name, {}).get("larger_is_better", False))
-
-
-# ---------------------------------------------------------------- the command line
 
 
 def _quick_study(

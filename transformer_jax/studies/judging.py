@@ -37,8 +37,6 @@ from transformer_jax.studies.outcomes import (
 )
 from transformer_jax.studies.study import Register, Study, now
 
-# ---------------------------------------------------------------- comparable runs
-
 _COUNTS = ("targets", "examples", "bytes", "sentences")
 _BYTES_APART = 1e-3  # tolerated fraction: splits end with a token, which depends on the vocabulary
 _WINDOWS = {"data.length", "evaluation.stride", "data.separate_documents"}
@@ -141,8 +139,6 @@ def among(
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 
 
-# ---------------------------------------------------------------- reasons to withhold a word
-
 _ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words that make a claim about models
 
 
@@ -216,8 +212,6 @@ def best_and_guess(
     return 1.0 if is_share else best, floor
 
 
-# ---------------------------------------------------------------- the verdict on an arm
-
 _RATE = "optimizer.learning_rate"
 
 
@@ -267,8 +261,6 @@ def level_of_arm(
         return statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(looks_elsewhere + len(earlier))
     return statistics.level_of_look(count, planned, earlier)
 
-
-# ---------------------------------------------------------------- a study
 
 _SHOWN = ("question", "prediction", "metric", "larger_is_better", "margin", "base")  # from the seal
 
@@ -408,8 +400,6 @@ def _refusals(study: Study, arm: str) -> list[str]:
         refusals.append(f"{study.metric} was measured by different code")
     return list(dict.fromkeys(refusals))
 
-
-# ---------------------------------------------------------------- scores of each sequence
 
 _PARTS = 8  # of a text with fewer documents; few and long, so nearly independent
 

@@ -84,9 +84,6 @@ def read_scores(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-# ---------------------------------------------------------------- curves
-
-
 def read_curves(paths: Iterable[Path], metric: str | None = None) -> dict[str, Curve]:
     """Returns the curves of runs by name, from files, folders of files, or folders of runs.
 
@@ -398,9 +395,6 @@ def _numbers(path: Path, line: int, row: Mapping[str, str]) -> dict[str, float]:
     return {name: number(text, f"{path}, line {line}: {name}") for name, text in filled.items()}
 
 
-# ---------------------------------------------------------------- rows of the judge
-
-
 class Imported(NamedTuple):
     """Rows for the judge, lines that say how each run was read, and warnings."""
 
@@ -497,9 +491,6 @@ def _other_data(curves: Mapping[str, Curve]) -> Iterator[str]:
         if len(by_value) > 1:
             told = [f"{value[:40]} ({name})" for value, name in by_value.items()]
             yield f"different validation data: {key} is {', '.join(told[:4])}"
-
-
-# ---------------------------------------------------------------- a fixed target
 
 
 class Reaching(NamedTuple):

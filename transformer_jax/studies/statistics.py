@@ -31,8 +31,6 @@ from transformer_jax.studies.outcomes import (
     Outcome,
 )
 
-# ---------------------------------------------------------------- power
-
 ALPHA = 0.05
 FEWEST_FOR_EQUIVALENCE = 5
 _POWER = 0.8
@@ -95,8 +93,6 @@ def seeds_needed(deviation: float, count: int, margin: float, level: float = ALP
     low = max(high // 2, FEWEST_FOR_EQUIVALENCE)
     return bisect.bisect_left(range(high), True, lo=low, key=suffices)
 
-
-# ---------------------------------------------------------------- optimum of an option
 
 _WIDEST = 50.0  # logarithm of a factor; a wider interval is useless, and its ends overflow
 
@@ -187,9 +183,6 @@ def moved(before: Optimum, after: Optimum) -> Optimum:
     return Optimum(math.exp(change), (math.exp(least), math.exp(most)))
 
 
-# ---------------------------------------------------------------- new text
-
-
 def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[float, float]:
     """Returns a confidence interval for the mean difference on new text and with new seeds.
 
@@ -229,8 +222,6 @@ def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     sums = differences @ (members[:, None] == np.arange(len(names)))
     return sums * len(names) / len(clusters)
 
-
-# ---------------------------------------------------------------- runs that reach a target
 
 Count = tuple[int, int]  # a number of runs, and their total
 _MOST_PARTITIONS = 20_000  # into two groups; if there are more, this many are drawn
@@ -322,8 +313,6 @@ def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
     return float(bounds.low), float(bounds.high)
 
 
-# ---------------------------------------------------------------- paired differences
-
 FEWEST_FOR_A_VERDICT = 3
 _ROUNDING = 16 * np.finfo(float).eps
 FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
@@ -411,9 +400,6 @@ def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = (
     while counts[as_planned:] and counts[as_planned] in {*planned} - {*counts[:as_planned]}:
         as_planned += 1
     return ALPHA / (len(planned) + 1) * 2.0 ** (as_planned - len(counts))
-
-
-# ---------------------------------------------------------------- comparing arms
 
 
 class Contrast(NamedTuple):

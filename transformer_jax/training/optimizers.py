@@ -94,9 +94,6 @@ OPTIMIZERS = {
 }
 
 
-# ---------------------------------------------------------------- by path
-
-
 def reads_the_width(path: tuple) -> bool:
     """Returns whether a parameter is a block's kernel with an input size that grows with width."""
     names = path_text(path).split("/")
@@ -152,9 +149,6 @@ def map_paths(function: Callable[[tuple], Any]) -> Callable[[Any], Any]:
     return lambda params: jax.tree.map_with_path(lambda path, _: function(path), params)
 
 
-# ---------------------------------------------------------------- means of weights
-
-
 class WeightMean(NamedTuple):
     """Exponential moving average of the weights, kept in the optimizer state."""
 
@@ -199,9 +193,6 @@ def _average_or(params: Any, opt_state: Any) -> Any:
         if isinstance(state, optax.contrib.ScheduleFreeState):
             return optax.contrib.schedule_free_eval_params(state, params)
     return params
-
-
-# ---------------------------------------------------------------- from a config
 
 
 def traced_numbers(config: ConfigDict) -> dict[str, float]:
