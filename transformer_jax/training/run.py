@@ -118,7 +118,7 @@ class Run:
           temperature: Divisor of the logits; 0 takes the likeliest token.
           top_k: Number of likeliest tokens to draw from; all if None.
           top_p: Total probability that the likeliest tokens to draw from must reach.
-          seed: An integer in [0, 2^32); the same seed gives the same text.
+          seed: An integer in [0, 2^32); the same seed and prompts give the same texts.
           stop: A string or several; the text ends before the first that occurs.
 
         Returns:
