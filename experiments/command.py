@@ -182,6 +182,11 @@ class Parser(argparse.ArgumentParser):
             if value := flat.get(about.removeprefix("--").removeprefix("config.")):
                 print(f"  in {files[0]}: {value}")
             sys.exit(0)
+        flags = [a.partition("=")[0] for a in argv if a.startswith("--")]
+        lists = [a.option_strings for a in self._actions if isinstance(a.default, list)]
+        for flag in dict.fromkeys(flags):
+            if flags.count(flag) > 1 and [flag] not in lists:
+                print(f"note   {flag} is given more than once: the last counts", file=sys.stderr)
         overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
         arguments, unknown = self.parse_known_intermixed_args(rest)
         if unknown:

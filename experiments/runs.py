@@ -193,7 +193,8 @@ def _free(argv: list[str]) -> dict[str, Any]:
         print(f"{_mebibytes(size):>12}  {harmless(str(path))}: {why}")
     whole = sum(garbage.size for garbage in pieces)
     if not pieces:
-        print(f"{arguments.root}: nothing to free; --checkpoints offers more")
+        more = "" if arguments.checkpoints else "; --checkpoints offers more"
+        print(f"{arguments.root}: nothing to free{more}")
     elif arguments.yes or _agrees(f"delete these {_mebibytes(whole)}? [y/N] "):
         freed = delete(pieces)
         print(f"freed {_mebibytes(freed)}" + "; the rest is in use or protected" * (freed < whole))

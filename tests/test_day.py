@@ -511,3 +511,10 @@ def test_options_that_a_complete_run_does_not_take_over_are_told(tiny_run, tmp_p
     assert "not applied" not in attempt("train", *again).stdout
     told = attempt("train", *again, "--config.evaluation.metrics=exact_match").stdout
     assert "evaluation.metrics is not applied, since the run is complete" in told
+
+
+def test_an_option_that_is_given_twice_is_told():
+    flags = [f"--config={TINY}", "--config.model.depth=1", "--config.model.depth=2", "--device=x"]
+    told = attempt("plan", *flags, "--compare=seed=1", "--compare=seed=2").stderr
+    assert "note   --config.model.depth is given more than once: the last counts" in told
+    assert "--compare" not in told

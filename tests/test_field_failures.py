@@ -614,6 +614,9 @@ def test_pictures_beside_the_classes_and_of_two_kinds_are_named(tmp_path):
     ("name", "content", "words"),
     [
         ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case=True: expected False"),
+        ("tokenizer_config.json", {"strip_accents": True}, "strip_accents=True: expected False"),
+        ("tokenizer_config.json", {"tokenize_chinese_chars": False}, "expected True"),
+        ("tokenizer_config.json", {"split_special_tokens": True}, "expected False"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<x>"}}}, "'<x>'"),
         ("added_tokens.json", {"<x>": 9}, "tokenizer.json lacks the added token '<x>'"),
         ("tokenizer_config.json", {"pad_token": "<x>"}, "lacks the special token '<x>'"),

@@ -139,6 +139,11 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
             "layer_types=['full_attention', 'sliding_attention']: expected full_attention alone",
         ),
         ("LlamaForCausalLM", {"is_causal": False}, "is_causal=False: expected True"),
+        (
+            "Gemma3ForCausalLM",
+            {"rope_scaling": {"type": "linear"}, "layer_types": ["full_attention"] * 2},
+            "rope_scaling: type=linear: expected rope_type",
+        ),
         ("BloomForCausalLM", {"slow_but_exact": True, "pretraining_tp": 2}, "pretraining_tp=2"),
         (
             "MistralForCausalLM",

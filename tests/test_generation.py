@@ -57,6 +57,7 @@ def test_c48_edges_of_drawing():
         assert draw(-LOGITS, temperature=temperature) == (-LOGITS).argmax()
     assert draw(LOGITS, top_p=0.0) == 0
     assert draw(LOGITS.at[1].set(jnp.nan)) == -1
+    assert draw(jnp.full(4, -jnp.inf)) == -1
     for wrong in ({"top_k": -1}, {"top_k": 0}, {"top_p": np.nan}, {"temperature": -1.0}):
         with pytest.raises(InvalidInput, match=f"{next(iter(wrong))}: expected"):
             draw(LOGITS, **wrong)

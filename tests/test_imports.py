@@ -44,7 +44,7 @@ ALLOWED = {
     "sites": ("errors", "placement"),
     "metrics": ("data", "options", "own", "paths"),
     "jaxprs": (),
-    "linear": ("placement",),
+    "linear": ("placement", "shapes"),
     "cache": (),
     "norms": ("options", "shapes"),
     "initialisation": ("linear", "options"),

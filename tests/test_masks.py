@@ -64,3 +64,5 @@ def test_what_is_no_mask_is_refused():
         padding_mask(jnp.ones(3))
     with pytest.raises(ValueError, match=r"segments: expected integers"):
         segment_mask(jnp.ones(3))
+    with pytest.raises(ValueError, match=r"prefix_length: expected integers, got float32"):
+        prefix_mask(4, 1.5)

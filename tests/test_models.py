@@ -148,3 +148,18 @@ def test_a_class_token_stands_before_given_positions():
         np.testing.assert_array_equal(given, counted)
     with pytest.raises(ValueError, match=r"positions: "):
         encoder.apply(params, vectors=vectors, positions=jnp.arange(6))
+
+
+@pytest.mark.parametrize("position", ["alibi", "shaw", "learned"])
+def test_unsigned_positions_give_what_signed_ones_give(position):
+    encoder = Encoder.of(
+        num_features=3, max_length=8, width=16, num_classes=2, depth=1, mask="window",
+        mask_options={"size": 2}, position=position,
+    )  # fmt: skip
+    vectors = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    params = {"params": random_params(encoder)}
+    signed, unsigned = (
+        encoder.apply(params, vectors=vectors, positions=np.arange(5, dtype=dtype))
+        for dtype in (np.int32, np.uint8)
+    )
+    np.testing.assert_array_equal(signed, unsigned)

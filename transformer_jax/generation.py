@@ -65,7 +65,7 @@ def draw_token(
       top_k: As in restrict_logits.
       top_p: As in restrict_logits, applied after the temperature.
     Returns:
-      [...] int32; -1 if the logits contain NaN.
+      [...] int32; -1 if the logits contain NaN, or all are -inf.
     Raises:
       InvalidInput: An option is not allowed.
     """
@@ -75,7 +75,8 @@ def draw_token(
     else:
         restricted = restrict_logits(_at_least_float32(logits) / temperature, top_k, top_p)
         drawn = jax.random.categorical(rng, restricted, axis=-1)
-    return jnp.where(jnp.isnan(logits).any(-1), -1, drawn).astype(jnp.int32)
+    has_none = jnp.isnan(logits).any(-1) | (logits == -jnp.inf).all(-1)
+    return jnp.where(has_none, -1, drawn).astype(jnp.int32)
 
 
 # (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, cache)

@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.placement import cut_at_site, cuts_sequence
+from transformer_jax.shapes import as_int32
 
 Initializer = Callable[..., Array]
 ModuleFactory = Callable[..., nn.Module]
@@ -150,7 +151,6 @@ def lookup(table: Array, indices: Array) -> Array:
     Returns:
       [..., D].
     """
-    if indices.dtype.itemsize < 4:  # int8 cannot hold V
-        indices = indices.astype(jnp.int32)
+    indices = as_int32(indices)
     indices = jnp.where(indices < 0, table.shape[0], indices)  # -1 would mean the last row
     return jnp.asarray(table).at[indices].get(mode="fill", fill_value=jnp.nan)

@@ -66,8 +66,13 @@ def prefix_mask(length: int, prefix_length: int | Array) -> Array:
       prefix_length: Number of leading positions that see each other; an int, or [...] int.
     Returns:
       [..., L, L] bool.
+    Raises:
+      ValueError: prefix_length is not an integer.
     """
-    in_prefix = jnp.arange(length) < jnp.asarray(prefix_length)[..., None, None]
+    prefix_length = jnp.asarray(prefix_length)
+    if not jnp.issubdtype(prefix_length.dtype, jnp.integer):
+        raise ValueError(f"prefix_length: expected integers, got {prefix_length.dtype}")
+    in_prefix = jnp.arange(length) < prefix_length[..., None, None]
     return causal_mask(length) | in_prefix
 
 

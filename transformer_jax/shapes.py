@@ -77,6 +77,12 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
                 )
 
 
+def as_int32(numbers: Array) -> Array:
+    """Returns unsigned and narrow integers, which wrap, as int32; other numbers unchanged."""
+    wraps = jnp.issubdtype(numbers.dtype, jnp.integer) and numbers.dtype != jnp.int64
+    return numbers.astype(jnp.int32) if wraps else numbers
+
+
 def in_blocks(array: Array, size: int, axis: int) -> Array:
     """Splits an axis, given as a negative index, into [blocks, size]; zeros fill the last block."""
     length = array.shape[axis]

@@ -153,7 +153,8 @@ def _changed(full: str, value: Array, change: Intervention) -> Array:
 def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
     """Lets functions change the values at sites in every model that is called in the context.
 
-    Functions compiled outside are not traced again: compile inside, or use intervene.
+    A function that is compiled inside keeps the changes, and one that was compiled before does not
+    get them: use intervene, or compile inside and use the function only there.
 
     Args:
       changes: Functions from value to value, by name of a site; `*` stands for any part.

@@ -248,8 +248,13 @@ def _refuse_contradictions(folder: Path, model: dict) -> None:
     """Raises InvalidInput if files beside a tokenizer.json, which transformers obeys, differ."""
     file = folder / "tokenizer_config.json"
     stated = _json_at(file)
+    normalizer = model.get("normalizer") or {}
+    lowers, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
     switches = {
-        "do_lower_case": (model.get("normalizer") or {}).get("lowercase"),
+        "do_lower_case": lowers,
+        "strip_accents": lowers if strips is None else strips,
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars"),
+        "split_special_tokens": False,
         "add_prefix_space": (model.get("pre_tokenizer") or {}).get("add_prefix_space"),
     }
     for name, value in switches.items():

@@ -6,6 +6,7 @@ arXiv:2503.19786, section 2 (full attention in every sixth layer).
 
 from typing import Any
 
+from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import Settings, in_effect, rotation_of, rotation_settings
 from transformer_jax.interop.layouts import Table
 from transformer_jax.interop.llama import LLAMA, QUERY_KEY_NORMS, llama_fields, llama_table
@@ -79,6 +80,8 @@ def _rotation(settings: Settings, kind: str) -> dict[str, Any]:
     rope = dict((settings.get("rope_parameters") or {}).get(kind) or {})
     if kind == "full_attention":
         rope |= settings.get("rope_scaling") or {}
+    if "type" in rope and rope["type"] != rope.get("rope_type", "default"):
+        raise InvalidInput(f"config.json: rope_scaling: type={rope['type']}: expected rope_type")
     rope.setdefault("rope_theta", settings.get(_OLD_THETA[kind], _THETA[kind]))
     length = settings["max_position_embeddings"]
     return rotation_of({"rope_parameters": rope, "max_position_embeddings": length})

@@ -11,7 +11,7 @@ from transformer_jax.linear import Linear
 from transformer_jax.models.stack import Stack, Transformer, norm_factory, variant
 from transformer_jax.options import FrozenOptions, Natural, Variant
 from transformer_jax.pooling import ClassToken, Pooling, adds_token, pooling_of
-from transformer_jax.shapes import check_tokens
+from transformer_jax.shapes import as_int32, check_tokens
 from transformer_jax.sites import site
 
 
@@ -104,7 +104,8 @@ class Encoder(Transformer, kw_only=True):
                 embedded_LD = ClassToken(self.embedding_init, name="class_token")(embedded_LD)
                 segments = _with_first(segments, 1)
                 types = _with_first(types, 0)
-                positions = _with_first(positions if positions is None else positions + 1, 0)
+                positions = None if positions is None else as_int32(positions) + 1
+                positions = _with_first(positions, 0)
         positions = jnp.arange(embedded_LD.shape[-2]) if positions is None else positions
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")

@@ -26,6 +26,7 @@ from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import NoNorm
 from transformer_jax.options import FrozenOptions, Variant, entry_of
 from transformer_jax.positions import PositionTerms, Rotation, Sizes, add_positions, of_queries
+from transformer_jax.shapes import as_int32
 from transformer_jax.sites import site
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
@@ -340,6 +341,7 @@ class Stack(nn.Module):
             )
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
+        positions = as_int32(positions)
         terms = self._terms("positions", options, positions)
         common = Context(
             memory=memory, memory_mask=memory_mask, tokens=tokens, slot=slot, train=train,

@@ -154,10 +154,10 @@ def compare_items(arms: Mapping[str, Mapping[int, Answers]]) -> tuple[list[Compa
         values = np.mean([answers.values for answers in own.values()], 0)
         low, high = paired_interval(values, ALPHA).interval
         chance = next(iter(own.values())).chance
-        if chance is not None and high >= 1:
+        if chance is not None and high >= 1 and values.mean() > (1 + chance) / 2:
             notes.append(f"{arm} is at the ceiling: {values.mean():.4f} of the items are right")
         if chance is not None and low <= chance:
-            notes.append(f"{arm} is no better than guessing, {chance:.4f}")
+            notes.append(f"{arm} may be no better than guessing, {chance:.4f}")
     return found, notes
 
 

@@ -12,6 +12,7 @@ from jax import Array
 
 from transformer_jax.options import Count, InitialSize
 from transformer_jax.positions import PositionTerms, Sizes
+from transformer_jax.shapes import as_int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,7 @@ class BiasOfDistances:
         first: int | Array = 0,
     ) -> Array:
         """Returns the bias [..., H, L, M] for queries [..., H, L, K], from position `first` on."""
+        positions = as_int32(positions)
         position_L = jax.lax.dynamic_slice_in_dim(positions, first, query.shape[-2], axis=-1)
         distances_LM = positions[..., None, :] - position_L[..., :, None]
         return self.function(table, distances_LM[..., None, :, :], query, *self.options)
