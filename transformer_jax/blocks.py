@@ -1,8 +1,7 @@
 """The residual block: attention, feed-forward layer and norms, wired together.
 
 Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names these classes.
-Besides the residual stream, a block takes a `Context` and a carry, through which its parts hand on
-values to those of later blocks.
+Besides the residual stream, a block takes a `Context` and a carry of values for later blocks.
 """
 
 import dataclasses

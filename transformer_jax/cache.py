@@ -123,8 +123,7 @@ def keep_state(module: nn.Module, layer: int, reads_on: bool, state: Any) -> Non
 def nan_on_overflow(hidden: Array, slot: CacheSlot | None) -> Array:
     """Returns `hidden`, or NaN everywhere if more tokens were read than the cache can hold.
 
-    XLA writes rows beyond the end over the last rows (jax.lax.dynamic_update_slice), so results
-    would otherwise be silently wrong.
+    Silently, XLA writes rows beyond the end over the last ones (jax.lax.dynamic_update_slice).
     """
     if slot is None:
         return hidden

@@ -3,8 +3,7 @@
 Masks have two forms. An array, [..., L, M] bool, with a row per query and a column per key, can be
 printed, compared and tested. A `Mask` is a rule with the places that it applies to; `dense()` makes
 the array. Nothing of size L x M exists before that, and faster implementations (variants/local.py,
-variants/fused.py) read the rule's `tags` instead. MultiHeadAttention takes either form; pure
-functions take the array.
+variants/fused.py) read the rule's `tags` instead. Pure functions take the array alone.
 """
 
 import dataclasses
@@ -155,8 +154,7 @@ class Rule:
     def tags(self) -> Tags:
         """Name and options of each rule that applies, for kernels that skip hidden keys.
 
-        A user-defined rule has its full name, which contains a dot, and no options; kernels that do
-        not know it call `allowed`.
+        A user-defined rule has its full name, with a dot; kernels that lack it call `allowed`.
         """
         name = _NAMES.get(type(self))
         if name is None:

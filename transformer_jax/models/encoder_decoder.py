@@ -17,8 +17,7 @@ from transformer_jax.sites import site
 class EncoderDecoder(Transformer):
     """An encoder–decoder, by default with the original transformer's architecture.
 
-    Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary, and
-    each side has `depth` blocks.
+    Vaswani et al. 2017, arXiv:1706.03762, section 3. Both sides share one vocabulary and `depth`.
 
     Attributes:
       options: Options of the stacks; see Transformer.

@@ -57,8 +57,7 @@ def detectable(count: int, level: float) -> float:
 def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
     """Returns the power of two one-sided tests if the effect is 0.
 
-    The power is averaged over the sample deviation, on which both tests depend. The margin is in
-    units of the standard error.
+    The power is an average over the sample deviation; the margin is in standard errors.
     """
     cut = stats.t.ppf(1 - level, freedom)
     quantiles = (np.arange(2000) + 0.5) / 2000

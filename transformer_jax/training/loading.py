@@ -106,8 +106,7 @@ def load_run(
 ) -> Run:
     """Loads a run from its newest whole checkpoint; writes nothing, so a read-only copy suffices.
 
-    A Hugging Face model becomes a run with `step` 0 and the config of config_from_huggingface,
-    changed to allow longer texts.
+    A Hugging Face model becomes a run at step 0, whose config allows longer texts.
 
     Args:
       workdir: A run; a folder with config.json and model.safetensors; or OWNER/NAME on the hub.

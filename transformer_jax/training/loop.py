@@ -1,8 +1,7 @@
 """The training loop, which trains, logs, evaluates and saves one run or several runs together.
 
 A step is a pure function of state and batch, and the batch of a step is a pure function of seed and
-step. So a run that is killed at any point and started again ends with the same bits, however often
-it logs, evaluates or saves.
+step. So a run that is killed and started again ends with the same bits, whatever it logs or saves.
 """
 
 import contextlib

@@ -51,8 +51,7 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
 def config_to_use(source: str | Path) -> ConfigDict:
     """Returns a config for using a Hugging Face model without training.
 
-    The config allows longer texts than in training, but few at a time, since the logits of a large
-    vocabulary take much memory.
+    The config allows longer texts than in training, but few at a time: logits take much memory.
     """
     config = config_from_huggingface(source)
     longest = min(512, config.model.max_length)

@@ -224,8 +224,7 @@ class Run:
         The text has 2 to model.max_length + 1 tokens. The result is [tokens - 1] float32, in nats.
 
         Raises:
-          InvalidInput: The text is too short or too long or has an unknown character, or the model
-            is not a language model.
+          InvalidInput: The text's length, a character or the kind of model is not allowed.
         """
         tokens = self.encode(text)
         most, length = self.model.max_length + 1, len(tokens) - 1

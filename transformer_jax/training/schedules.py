@@ -59,8 +59,7 @@ def warmup_stable_decay(
 ) -> optax.Schedule:
     """Linear warm-up, then the peak, then linear decay over the last part of the run.
 
-    Hu et al. 2024, arXiv:2404.06395, section 4, with the linear decay of Hägele et al. 2024,
-    arXiv:2405.18392.
+    Hu et al. 2024, arXiv:2404.06395, sec. 4; linear decay: Hägele et al. 2024, arXiv:2405.18392.
 
     Args:
       decay_fraction: Fraction of the run's updates over which the rate falls.
