@@ -80,10 +80,11 @@ def run_six():
 # ---------------------------------------------------------------- loss and sums
 
 
-def test_cross_entropy_of_known_logits():
-    logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
-    loss = cross_entropy(logits, jnp.array([1]))
-    np.testing.assert_allclose(loss, [math.log(4)], rtol=1e-6)
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8, jnp.uint8])
+def test_cross_entropy_of_known_logits(dtype):
+    logits = jnp.log(jnp.array([[0.5, 0.25, *[0.25 / 298] * 298]]))
+    loss = cross_entropy(logits, jnp.array([1], dtype))
+    np.testing.assert_allclose(loss, [math.log(4)], rtol=1e-5)
 
 
 @pytest.mark.parametrize("label", [-1, -100, 3])

@@ -20,7 +20,7 @@ from jax import Array
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.options import NonNegative, Share
 from transformer_jax.paths import variables_of
-from transformer_jax.shapes import widen
+from transformer_jax.shapes import as_int32, widen
 
 RowLosses = Callable[[Array, Array], Array]
 LARGE_VOCABULARY = 4096  # entries, and
@@ -40,7 +40,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0) -> Arra
     Returns:
       Losses [...] in nats.
     """
-    logits, classes = widen(logits), logits.shape[-1]
+    logits, targets, classes = widen(logits), as_int32(targets), logits.shape[-1]
     # A sum over a row with one entry, since the derivative of take_along_axis is a scatter.
     is_target = targets[..., None] == jnp.arange(classes)
     of_targets = jnp.where(is_target, logits, 0).sum(-1)
