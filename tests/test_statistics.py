@@ -30,9 +30,6 @@ def verdict(base, arm, margin=0.01, larger=True, level=0.05, family=None):
     return contrast
 
 
-# ---------------------------------------------------------------- against scipy
-
-
 def test_paired_t_is_scipys(rng):
     for count in (2, 3, 5, 17):
         a, b = rng.normal(size=(2, 7, count))
@@ -46,7 +43,10 @@ def test_paired_t_is_scipys(rng):
     _, error, p = ours.paired_t([0.1 + 0.2 - 0.3 + 0.1] * 5)
     assert (error, p) == (0.0, 0.0), "equal differences have no spread"
     assert ours.paired_t([0.0] * 5)[2] == 1.0
-    assert np.isnan([*ours.paired_interval([1.0, np.inf, 2.0], 0.05).interval]).all()
+    for wrong in ([1.0, np.inf, 2.0], np.ma.masked_array([1.0, 2.0, 3.0], [0, 0, 1])):
+        assert np.isnan([*ours.paired_interval(wrong, 0.05).interval]).all()
+    with pytest.raises(ValueError, match=r"differences: expected \[n\], n >= 1, got \[2, 1\]"):
+        ours.paired_interval([[1.0], [2.0]], 0.05)
 
 
 def test_neighbouring_windows_of_a_text_are_put_together():
@@ -136,9 +136,6 @@ def test_clopper_pearson_and_boschloo():
     assert boschloo_p((0, 5), (5, 5)) == 1.0, "only an arm's own divergence is tested"
 
 
-# ---------------------------------------------------------------- the order of verdicts
-
-
 def test_divergence_suspends_the_mean_and_may_be_unstable():
     base, lost = [1.0, 2.0, 3.0, 4.0, 5.0], outcomes([0.0] * 5, diverged=range(5))
     one = verdict(base, outcomes([2.0, 3.1, 4.0, 5.2, 6.0], diverged=(1,)))
@@ -202,9 +199,6 @@ def test_what_gets_no_verdict_keeps_its_part_of_the_level(rng):
     assert both[1] == alone._replace(arm="arm")
     alone = stats.ttest_1samp(both[1].differences, 0).pvalue
     assert both[1].p == pytest.approx(min(1.0, 2 * alone / 0.8))
-
-
-# ---------------------------------------------------------------- simulated studies
 
 
 def draws(kind, shape, rng):

@@ -1,8 +1,7 @@
 """Initial values of parameters.
 
-An entry of INITIALISATIONS returns the initialisers of the embeddings and of the three kinds of
-kernels in a block: query and key kernels; value and first feed-forward kernels; and kernels that
-write into the residual stream.
+An entry of INITIALISATIONS returns the initialisers of the embeddings and three kinds of kernels:
+query and key; value and first feed-forward; and those that write into the residual stream.
 """
 
 import dataclasses

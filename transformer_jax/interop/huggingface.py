@@ -68,8 +68,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
       Decoder; the Model and ForMaskedLM classes of Bert, Roberta and DistilBert,
       BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
       ViTForImageClassification a VisionTransformer; MarianMTModel and the ForConditionalGeneration
-      classes of Bart and T5 an EncoderDecoder. Bodies without a head return hidden vectors; a
-      BertModel's pooler is not used.
+      classes of Bart and T5 an EncoderDecoder. Bodies without a head return hidden vectors.
     Raises:
       InvalidInput: The architecture or an option is not supported, or arrays are missing,
         unknown or of the wrong shape; the message lists them.

@@ -362,8 +362,11 @@ class PairedInterval(NamedTuple):
 def paired_interval(differences: Any, level: float) -> PairedInterval:
     """Returns mean, interval and p of [n] paired differences; level is 1 minus the coverage.
 
-    All are nan if a difference is not finite.
+    All are nan if a difference is masked or not finite.
     """
+    differences = np.ma.filled(np.ma.asarray(differences, float), np.nan)
+    if differences.ndim != 1 or not len(differences):
+        raise ValueError(f"differences: expected [n], n >= 1, got {list(differences.shape)}")
     mean, error, p = map(float, paired_t(differences))
     return PairedInterval(mean, interval(mean, error, len(differences) - 1, level), p)
 
@@ -410,8 +413,7 @@ class Contrast(NamedTuple):
       mean: Mean of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
       p: p of the paired t test, as min(1, m p / 0.8); at most the level if the interval excludes 0.
-      p_equivalence: p of two one-sided tests, as min(1, 2 m p / 0.8); at most the level if the
-        interval lies within the margin.
+      p_equivalence: The same of two one-sided tests: min(1, 2 m p / 0.8), for the margin.
       diverged: (diverged runs, all runs), for the arm and for the baseline.
       p_divergence: p of Boschloo's test for more divergence in the arm, as min(1, m p / 0.2).
       verdict: One of the words in the module `outcomes`.
