@@ -1,5 +1,6 @@
 """Configs: every option stands once, and nothing wrong gets through."""
 
+import contextlib
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ import pytest
 from annotated_types import Ge
 
 from configs import reference
+from experiments.command import Parser
 from experiments.explained import as_markdown
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax import config_files as configs
@@ -44,9 +46,6 @@ def refusal(**overrides):
     with pytest.raises(InvalidInput) as error:
         tiny_config(**overrides)
     return str(error.value)
-
-
-# ---------------------------------------------------------------- one place for every option
 
 
 def option(key):
@@ -304,9 +303,6 @@ def test_what_a_model_cannot_be_is_refused_in_its_own_words(changes, reason):
         prepare(tiny_config(**changes))
 
 
-# ---------------------------------------------------------------- the command line
-
-
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
@@ -380,9 +376,6 @@ def test_max_length_follows_the_data_until_it_is_set():
     assert (config.model.max_length, config.data.length) == (64, 16)
 
 
-# ---------------------------------------------------------------- files
-
-
 _MADE = (
     "from ml_collections import ConfigDict, FrozenConfigDict\ndef get_config():\n    return {}\n"
 )
@@ -418,6 +411,45 @@ def test_unusable_config_files_are_refused(tmp_path, content, message):
         load_config(str(path), {"model.depth": "3"})
 
 
+_SHARED = """
+from configs import tiny
+def get_config():
+    config = tiny.get_config()
+    config.schedule.warmup_steps = 0
+    config.evaluation.every = config.logging.every = config.training.get_ref("steps")
+    return config
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "values", "told"),
+    [
+        ("steps=20", (20, 4, 20), "training.steps=20 also sets logging.every (get_ref)"),
+        (
+            "steps=50 --config.evaluation.every=4",
+            (50, 4, 50),
+            "training.steps=50 also sets logging",
+        ),
+        ("steps=12 --config.evaluation.every=4 --config.logging.every=3", (12, 4, 3), ""),
+    ],
+)
+def test_a_shared_reference_loses_no_value(tmp_path, flags, values, told):
+    (tmp_path / "mine.py").write_text(_SHARED)
+    argv = f"--config={tmp_path}/mine.py --config.training.{flags}".split()
+    told = pytest.warns(UserWarning, match=re.escape(told)) if told else contextlib.nullcontext()
+    with told:
+        flat = flatten(Parser("train", "", takes_config=True).read(argv).config)
+    keys = ("training.steps", "evaluation.every", "logging.every")
+    assert tuple(flat[key] for key in keys) == values
+
+
+def test_a_change_that_reaches_another_option_is_told(tmp_path):
+    (tmp_path / "mine.py").write_text(_SHARED)
+    with pytest.warns(UserWarning, match=r"evaluation.every=4 also sets .*training.steps"):
+        config = load_config(str(tmp_path / "mine.py"), {"evaluation.every": "4"})
+    assert config.training.steps == 4
+
+
 def test_a_missing_file_is_no_module_of_that_name():
     assert names_own("data.source", "email:message")
     assert not names_own("data.source", "email.csv")
@@ -440,9 +472,6 @@ def test_c74_a_stored_config_is_data(stored):
     with pytest.raises(InvalidInput, match="here"):
         configs.from_json(stored, "here")
     assert set(sys.modules) == before
-
-
-# ---------------------------------------------------------------- as a command
 
 
 def test_refusals_of_the_command_are_short_exit_with_2_and_take_at_most_some_seconds(tmp_path):

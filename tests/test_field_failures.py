@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.command import execute
+from experiments.command import Parser, execute
 from experiments.runs import _agrees as agrees
 from tests.conftest import ROOT, attempt, command, random_params, refused, run_python, tiny_config
 from tests.test_studies import quick, study_file
@@ -31,7 +31,7 @@ from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import Piece
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
 from transformer_jax.data.sources.text import load_text
-from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer, WordTokenizer
 from transformer_jax.data.tokenizers import ByteTokenizer, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
@@ -542,8 +542,35 @@ def test_a_separator_that_ends_no_document_and_missing_files_are_told(tmp_path):
     assert told == tuple(f"{option}: one document" for option in ours)
     (tmp_path / "b.txt").write_text("one two\n" * 2000 + "zebra\n" * 400)
     source = {"data__source": str(tmp_path / "b.txt"), "data__tokenizer": "word"}
-    (remark,) = prepare(tiny_config(**source, data__splits="0.8,0.1,0.1")).remarks
-    assert remark == "400 of 4,400 words are <unknown> to the tokenizer"
+    prepared = prepare(tiny_config(**source, data__splits="0.8,0.1,0.1"))
+    (remark,), words = prepared.remarks, prepared.task.tokenizer.words
+    assert remark == "400 of 4,400 tokens stand for unknown words"
+    pieces = [Piece((tmp_path / "b.txt").read_text(), True)]
+    with pytest.warns(UserWarning, match="400 of 4,400 tokens stand for unknown words"):
+        write_shards(pieces, WordTokenizer(words), tmp_path / "shards")
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Unigram"])
+def test_words_that_a_tokenizer_of_others_lacks_are_told(kind, tiny_run, tmp_path):
+    library = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "one": 1, "two": 2}
+    if kind == "Unigram":
+        model = library.models.Unigram([(word, -1.0) for word in words], unk_id=0)
+    else:
+        model = getattr(library.models, kind)(words, unk_token="[UNK]")
+    made = library.Tokenizer(model)
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    run = dataclasses.replace(load_run(tiny_run), tokenizer=HuggingFaceTokenizer(made))
+    with pytest.warns(UserWarning, match="1 of 3 tokens stand for unknown words"):
+        assert run.encode("one zebra two").tolist() == [1, 0, 2]
+    assert run.encode("one two").tolist() == [1, 2]
+    (tmp_path / "b.txt").write_text("one two\n" * 2000 + "zebra\n" * 400)
+    source = {"data__source": str(tmp_path / "b.txt")}
+    tokenizer = {"data__tokenizer": str(tmp_path / "tokenizer.json")}
+    assert prepare(tiny_config(**source, **tokenizer, data__splits="0.8,0.1,0.1")).remarks == (
+        "400 of 4,400 tokens stand for unknown words",
+    )
 
 
 def test_word_vectors_are_counted(tmp_path):
@@ -720,6 +747,15 @@ def test_damaged_rows_of_a_run_are_told(tiny_run, tmp_path):
 def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert RunDirectory("~/run").path == tmp_path / "run"
+    (tmp_path / "a.txt").write_text("some text\n")
+    done = attempt("make_shards", "--source=~/a.txt", "--out=~/shards", "--tokenizer=char")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "shards" / "index.json").is_file()
+    parser = Parser("sample", "")
+    parser.add_argument("--prompt")
+    parser.add_list("--from", "PATH", "")
+    read = parser.read(["--prompt=a=~/b", "--from=~/c", "--from=d~/e"])
+    assert (read.prompt, vars(read)["from"]) == ("a=~/b", [f"{tmp_path}/c", "d~/e"])
 
 
 def test_a_head_is_matched_by_the_names_of_classes():

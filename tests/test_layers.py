@@ -39,9 +39,6 @@ def normal(rng, *shape):
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
 
-# ---------------------------------------------------------------- linear, norms, feed-forward
-
-
 def test_linear_equals_the_product_over_any_leading_axes(rng):
     inputs, kernel, bias = normal(rng, 2, 3, 4), normal(rng, 4, 5), normal(rng, 5)
     expected = np.einsum("abd,df->abf", inputs, kernel) + np.asarray(bias)
@@ -209,9 +206,6 @@ def test_earlier_blocks_leave_out_proportionally_fewer_branches():
         assert float((out == 0).mean()) == pytest.approx(share, abs=0.03)
 
 
-# ---------------------------------------------------------------- positions
-
-
 def test_sinusoids_equal_the_papers_formula_in_float64():
     table = sinusoidal_positions(9, 6)
     assert table.dtype == jnp.float32
@@ -272,9 +266,6 @@ def test_odd_sizes_are_refused():
         RotaryPositions().apply({}, jnp.arange(2), Sizes(width=3, head_dim=3))
     with pytest.raises(ValueError, match="num_buckets: expected 4 to 511"):
         T5Positions(num_buckets=2).init(jax.random.key(0), jnp.arange(2), Sizes(4, causal=False))
-
-
-# ---------------------------------------------------------------- embeddings
 
 
 def test_looking_up_equals_a_one_hot_product(rng):

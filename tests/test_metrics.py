@@ -154,9 +154,6 @@ def own(*names):
     return ",".join(f"own_looks:{name}" for name in names)
 
 
-# ---------------------------------------------------------------- the rows
-
-
 class Labelled:
     """A task with classes, and a run whose logits are given."""
 
@@ -293,8 +290,6 @@ def test_what_fills_up_a_batch_is_not_measured(folder):
     assert scores[0] == pytest.approx(scores[1], rel=1e-6)
 
 
-# ---------------------------------------------------------------- in a run
-
 ASKED = (
     "exact_match,calibration_error,brier_score,worst_document,area_under_curve,updates_to_target,"
     + own("top_3", "by_sums", "last_update", "sizes")
@@ -403,9 +398,6 @@ def test_wrong_names_are_refused(folder, key, value, words):
         short(**{key: value})
 
 
-# ---------------------------------------------------------------- hooks that intervene
-
-
 def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder, plain):
     def hooked(*names, every="2"):
         return short(**{"hooks.functions": own(*names), "hooks.every": every})
@@ -438,8 +430,6 @@ def test_a_run_with_an_intervention_resumes_to_the_same_bits(folder, monkeypatch
     one, other = (load_run(run, allow=["own_looks"]).params for run in ("run", "whole"))
     assert tree_hash(one) == tree_hash(other)
 
-
-# ---------------------------------------------------------------- in a study
 
 STUDY = """
 from configs.tiny import get_config

@@ -183,8 +183,6 @@ def test_a_file_that_fails_when_it_is_imported_is_named(folder):
         short()
 
 
-# ---------------------------------------------------------------- architectures, and what has no options
-
 NET = (ROOT / "tests" / "own_components" / "architecture.py").read_text()
 
 
@@ -354,9 +352,6 @@ def test_a_pooling_of_ones_own_does_not_see_padding(empty):
     refused_before_training(last, "tokens at padded positions change scored logits")
     assert train(own, "run", Silent())["eval/loss"] > 0
     assert load_run("run", allow=["own_pool"]).model.pooling.__name__ == "Mine"
-
-
-# ---------------------------------------------------------------- the scaffold
 
 
 def pytest_in(folder, *arguments):

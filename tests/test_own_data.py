@@ -53,6 +53,15 @@ def broken():
 
 def a_list():
     return [1, 2]
+
+def by_name():
+    return {"first": "a text\\n", "second": "another\\n"}
+
+def a_set():
+    return {"a text\\n", "another\\n"}
+
+def one_text():
+    return "a text\\n"
 """
 TOKENIZER = (ROOT / "tests" / "own_components" / "tokenizer.py").read_text()
 
@@ -74,8 +83,6 @@ def short(**changes):
 
 
 SORTING = {"data.task": "own_task:Sorting"}
-
-# ---------------------------------------------------------------- laws
 
 _SYNTHETIC = {"data.task": "synthetic", "data.length": "16", "data.symbols": "12"}
 _TASKS = {
@@ -175,9 +182,6 @@ def test_training_on_what_is_evaluated_is_told_of():
         TASK_LAWS["disjoint_splits"](Broken(task, batch=lambda *_: seen))
 
 
-# ---------------------------------------------------------------- a task
-
-
 def test_a_task_of_ones_own_trains_is_loaded_and_looked_into(folder, capsys):
     config = short(**SORTING, **{"data.symbols": "5"})
     assert flatten(config)["data.symbols"] == 5
@@ -270,9 +274,6 @@ def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
     assert train(short(**leaking), "run", Silent())["step"] == 4
 
 
-# ---------------------------------------------------------------- sources, tokenizers
-
-
 @pytest.mark.parametrize(
     ("source", "changes", "counts"),
     [
@@ -302,6 +303,9 @@ def test_a_source_of_ones_own_is_read_in_place_of_a_file(folder, source, changes
     ("source", "changes", "words"),
     [
         ("numbers", {}, "row 1: expected a document, a str, got 3"),
+        ("by_name", {}, "own_data:by_name: expected a list, got dict"),
+        ("a_set", {}, "own_data:a_set: expected a list, got set"),
+        ("one_text", {}, "own_data:one_text: expected a list, got str"),
         ("broken", {}, r"data.source=own_data:broken: OSError at line \d+ of own_data.py: the disk"),
         ("nothing", {}, "own_data.py defines no nothing"),
         ("one_sided", {"data.task": "translation", "model.architecture": "encoder_decoder"},

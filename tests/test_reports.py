@@ -79,9 +79,6 @@ def page_of(study):
     return Page((study.path / "report.html").read_text())
 
 
-# ---------------------------------------------------------------- pages
-
-
 def test_a_page_asks_nothing_of_the_network_and_runs_nothing(done):
     text = (done.path / "report.html").read_text()
     outside = re.sub(r'"http://www.w3.org/[^"]*"', "", text)
@@ -190,9 +187,6 @@ def test_columns_of_numbers_stand_right():
     assert "| --- | ---: | --- |" in page.markdown()
 
 
-# ---------------------------------------------------------------- comparing
-
-
 def test_compare_judges_a_study_again(done, copied):
     (copied / "verdicts.json").unlink()
     result = command("compare", copied)
@@ -235,9 +229,6 @@ def test_nothing_is_claimed_where_evaluation_differs(done, run_copy, tiny_run):
     assert "different data" in comparison.warnings()[0]
     assert comparison.verdict() == "no claim: the runs were not evaluated in the same way"
     assert "<h2>Paired differences</h2>" not in comparison.page()
-
-
-# ---------------------------------------------------------------- finding runs
 
 
 def choose(root, filters, sort=None):
@@ -411,9 +402,6 @@ def test_runs_are_shown_and_told_apart(done, tmp_path):
     refused(attempt("runs", "show", done.path), "found a study; see python -m experiments.compare")
     refused(attempt("runs", "tail", done.path.parent), "no run here")
     refused(attempt("runs", "tail", one, "--lines=0"), "--lines=0: expected an integer >= 1")
-
-
-# ---------------------------------------------------------------- what the repository holds
 
 
 @pytest.mark.parametrize("name", results.studies())

@@ -77,9 +77,6 @@ def run_six():
     return model, optimizer, state, jax.jit(make_run_steps(make_train_step(model, optimizer, 0)))
 
 
-# ---------------------------------------------------------------- loss and sums
-
-
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8, jnp.uint8])
 def test_cross_entropy_of_known_logits(dtype):
     logits = jnp.log(jnp.array([[0.5, 0.25, *[0.25 / 298] * 298]]))
@@ -146,9 +143,6 @@ def test_decay_goes_by_name_even_for_stacked_parameters():
         assert decays["block_0"]["feed_forward"]["up"]["kernel"] == pytest.approx(0.5)
         assert decays["final_norm"] == {"scale": 0, "bias": 0}
         assert decays["token_embedding"]["embedding"] == 0  # frozen
-
-
-# ---------------------------------------------------------------- the update
 
 
 def test_c8_accumulation_equals_the_whole_batch_with_unequal_tokens(plain):
@@ -404,9 +398,6 @@ def test_vmapped_training_of_seeds_is_near_single_runs(plain):
     for index, state in enumerate(seeds):
         of_one = jax.tree.map(lambda leaf, i=index: leaf[i], together.params)
         leaves_close(of_one, step(state, batch)[0].params, atol=1e-5)
-
-
-# ---------------------------------------------------------------- what components ask of the step
 
 
 MIXTURE = {"model__feed_forward": "mixture", "model__dropout_rate": 0.0}

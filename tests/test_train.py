@@ -109,9 +109,6 @@ def crash():
     raise Crash("the user's own code")
 
 
-# ---------------------------------------------------------------- determinism
-
-
 def test_a_run_of_n_steps_makes_n_updates_and_writes_what_the_design_says(tiny_run, whole):
     step, _, rows = whole
     assert step == 50
@@ -193,9 +190,6 @@ def test_c4_a_finished_run_is_left_alone(tiny_run, whole):
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert row["step"] == 50
     assert fingerprint_of(tiny_run) == whole
-
-
-# ---------------------------------------------------------------- processes
 
 
 @pytest.mark.commands
@@ -332,9 +326,6 @@ def test_c67_changed_data_is_refused(tmp_path):
     text.write_text("to be or not to be, that is no question\n" * 60)
     with pytest.raises(InvalidInput, match="the data has changed since this run began"):
         run(tmp_path / "a", **options)
-
-
-# ---------------------------------------------------------------- faults inside a step
 
 
 @pytest.mark.usefixtures("one_program")
@@ -491,9 +482,6 @@ def test_c9_c70_cadence_changes_no_parameter_and_asks_for_no_program(tmp_path, w
     assert fingerprint_of(tmp_path / "a")[:2] == whole[:2]
 
 
-# ---------------------------------------------------------------- what a run gives
-
-
 @pytest.mark.thorough
 def test_training_learns_more_than_the_frequency_of_letters(tmp_path):
     row = run(tmp_path, training__steps=200, evaluation__every=100)
@@ -540,7 +528,7 @@ def test_load_run_refuses_what_is_no_run(tmp_path, copy):
         load_run(tmp_path)
     path = copy / "tokenizer.json"
     path.write_text(path.read_text().replace("abc", "bac"))
-    with pytest.raises(InvalidInput, match="not the tokenizer that this run was trained with"):
+    with pytest.raises(InvalidInput, match="not the tokenizer of the training"):
         load_run(copy)
 
 
@@ -558,9 +546,6 @@ def test_users_own_text_with_documents_kept_apart(tmp_path, name):
     row = run(tmp_path / "a", **options, training__steps=15, model__position="rotary")
     assert np.isfinite(row["test/bits_per_byte"])
     assert load_run(tmp_path / "a").sample("Document", 5)
-
-
-# ---------------------------------------------------------------- what a person sees
 
 
 @pytest.mark.parametrize(

@@ -415,9 +415,7 @@ class AttentionVariant(nn.Module):
         weights_HLM = self.weights(query, key, call)
         expected = (*query.shape[:-1], key.shape[-2])
         if weights_HLM.shape != expected:  # user-defined code; a shape that broadcasts would pass
-            raise ValueError(
-                f"attention: expected weights of shape {expected}, got {weights_HLM.shape}"
-            )
+            raise ValueError(f"expected weights of shape {expected}, got {weights_HLM.shape}")
         return weighted_sum(call.adjust(weights_HLM), value)
 
 

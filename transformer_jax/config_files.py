@@ -5,6 +5,7 @@ import contextlib
 import copy
 import importlib.util
 import json
+import warnings
 from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -203,10 +204,13 @@ def _complete(config: ConfigDict) -> None:
         _section_of(config, section)
 
 
-def _assign(config: ConfigDict, key: str, value: Any) -> None:
+def _assign(config: ConfigDict, key: str, value: Any, apart: bool = False) -> None:
+    """Sets a value, also where it shares its reference, or instead of the reference if `apart`."""
     section, _, name = key.rpartition(".")
     holder = _section_of(config, section)
     with holder.unlocked(), holder.ignore_type():
+        if apart:
+            del holder[name]
         holder[name] = value
 
 
@@ -227,7 +231,8 @@ def changed(
 ) -> ConfigDict:
     """Returns a copy of a config with changes, checked and locked.
 
-    References to other values of the config stay references in the copy.
+    References to other values of the config stay references in the copy. A change of a value also
+    changes those that share its reference, with a warning, unless they have changes of their own.
 
     Args:
       config: A config with every option.
@@ -238,6 +243,7 @@ def changed(
     """
     config, texts = copy.deepcopy(config), texts or {}
     all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
+    references, done = {key: reference for key, _, reference in _references(config)}, set()
     # A variant is chosen before its options are looked up in it.
     for key in sorted(all_changes, key=lambda key: split_type(key)[0] not in CHOICES):
         value, option = all_changes[key], option_for(key, flat)
@@ -252,7 +258,12 @@ def changed(
             problems.append(refused_value(key, value, option))
             continue
         problems += import_own({key: parsed})
-        _assign(config, key, parsed)
+        sharing = [other for other in references if references[other] is references.get(key)]
+        is_new = done.isdisjoint(sharing)
+        if is_new and (others := [other for other in sharing if other not in all_changes]):
+            warnings.warn(f"{key}={parsed} also sets {', '.join(others)} (get_ref)", stacklevel=2)
+        _assign(config, key, parsed, apart=not is_new)  # what was set before is kept
+        done.add(key)
         flat = flatten(config)  # others may refer to this value
     # A value that was refused above still has its default, so nothing is reported twice.
     report(problems or problems_of(flatten(config)))
@@ -276,16 +287,24 @@ def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
     ])  # fmt: skip
 
 
-def _unset(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, ConfigDict, Any]]:
+def _unset(config: ConfigDict) -> Iterator[tuple[str, ConfigDict, FieldReference]]:
     """Yields (key, section, reference) for each required placeholder without a value."""
+    for found in _references(config):
+        try:
+            found[-1].get()
+        except RequiredValueError:
+            yield found
+
+
+def _references(
+    config: ConfigDict, prefix: str = ""
+) -> Iterator[tuple[str, ConfigDict, FieldReference]]:
+    """Yields (key, section, reference) for each value that is a reference."""
     for name, value in config.items(preserve_field_references=True):
         if isinstance(value, ConfigDict):
-            yield from _unset(value, f"{prefix}{name}.")
+            yield from _references(value, f"{prefix}{name}.")
         elif isinstance(value, FieldReference):
-            try:
-                value.get()
-            except RequiredValueError:
-                yield f"{prefix}{name}", config, value
+            yield f"{prefix}{name}", config, value
 
 
 def to_json(config: ConfigDict) -> str:

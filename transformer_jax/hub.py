@@ -94,7 +94,5 @@ def _read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{file.parent}: {file.name} cannot be read: {error}") from error
     if not isinstance(settings, dict):
-        raise InvalidInput(
-            f"{file.parent}: {file.name}: expected a JSON object, got {settings!r:.40}"
-        )
+        raise InvalidInput(f"{file}: expected a JSON object, got {settings!r:.40}")
     return settings

@@ -64,9 +64,7 @@ def capture(
     """
     known_sites = list(sites_of(model, params, inputs))
     _refuse_unknown([*patterns, *changes], known_sites, model)
-    sites = [
-        name for name in known_sites if any(fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+    sites = [name for name in known_sites if any(fnmatchcase(name, p) for p in patterns)]
 
     def values(params: Any) -> list[Array]:
         _, found = _run(model, inputs, changes, params)

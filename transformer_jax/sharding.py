@@ -155,7 +155,7 @@ class Sharding:
     def of_state(self, state: Any) -> Any:
         """Returns the sharding of each array in a tree of parameters or in a whole TrainState."""
         return jax.tree.map_with_path(
-            lambda path, leaf: self.of_parameter(path_text(path), leaf.shape), state
+            lambda path, x: self.of_parameter(path_text(path), x.shape), state
         )
 
     def of_batch(self, batch: Any, axis: int) -> Any:
@@ -164,9 +164,7 @@ class Sharding:
         The `axis` of examples is divided into equal parts, or left whole if that is impossible.
         """
         cuts = (*[None] * axis, "batch", ...)
-        return jax.tree.map(
-            lambda leaf: NamedSharding(self.mesh, self.spec(cuts, np.shape(leaf))), batch
-        )
+        return jax.tree.map(lambda x: NamedSharding(self.mesh, self.spec(cuts, np.shape(x))), batch)
 
     def rows_of_process(self, batch: Any) -> np.ndarray:
         """Returns the numbers of the batch rows that this process's devices hold, [R] int64."""

@@ -27,9 +27,6 @@ class Finding(NamedTuple):
     message: str
 
 
-# ---------------------------------------------------------------- the definition, as loops
-
-
 def attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray | None = None
 ) -> np.ndarray:
@@ -79,9 +76,6 @@ def multi_head_attention(
 
 
 LOOPS = {"attention": attention, "multi_head_attention": multi_head_attention}
-
-
-# ---------------------------------------------------------------- the mistakes
 
 
 def _softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -210,9 +204,6 @@ MISTAKES: dict[str, dict[str, Callable]] = {
         },
     },
 }
-
-
-# ---------------------------------------------------------------- the check
 
 
 class Case(NamedTuple):

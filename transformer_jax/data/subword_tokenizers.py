@@ -41,7 +41,8 @@ class _LibraryTokenizer:
             model.model.dropout = None
         # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._written, self.token_bytes = _bytes_of_tokens(model, self.vocab_size)
+        self._written, self.token_bytes, self.unknown = _facts_of(model, self.vocab_size)
+        self.counts = np.zeros(2, np.int64)  # as in WordTokenizer
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
@@ -60,9 +61,11 @@ class _LibraryTokenizer:
         """
         refuse_surrogates(text)
         try:
-            return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+            tokens = np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
         except Exception as error:  # the library raises bare Exception if no token means "unknown"
             raise InvalidInput(f"text: {self._unknown(text)}") from error
+        self.counts += ((tokens == self.unknown).sum(), tokens.size)
+        return tokens
 
     def loses(self, text: str, tokens: np.ndarray) -> bool:
         """Returns whether tokens have other bytes than their text, but for spaces put before it."""
@@ -125,7 +128,7 @@ class WordTokenizer(Stored):
     for unknown words. Decoding joins the words with spaces.
     """
 
-    token_bytes = None
+    token_bytes, unknown = None, 0
     _PATTERN = re.compile(r"\w+|[^\w\s]")
 
     def __init__(self, words: list[str]) -> None:
@@ -152,11 +155,6 @@ class WordTokenizer(Stored):
         self.counts += ((tokens == 0).sum(), tokens.size)
         return tokens
 
-    def remark(self) -> str:
-        """Returns a remark on unknown words in the texts encoded so far; "" if there are none."""
-        unknown, count = self.counts
-        return f"{unknown:,} of {count:,} words are <unknown> to the tokenizer" if unknown else ""
-
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the words, joined by spaces."""
         return " ".join(self.words[token] for token in known(tokens, self.vocab_size))
@@ -166,10 +164,10 @@ class WordTokenizer(Stored):
         return cls._PATTERN.findall(text.lower())
 
 
-def _bytes_of_tokens(model: Any, vocab_size: int) -> tuple[Any, Any]:
+def _facts_of(model: Any, vocab_size: int) -> tuple[Any, Any, int | None]:
     """Returns each token's UTF-8 bytes, [V] int64, with those of special tokens and without.
 
-    They are None if decoding loses text.
+    They are None if decoding loses text. The third is the token of unknown words, or None.
 
     Byte-level BPE writes each byte as one character. SentencePiece (Metaspace) writes a space as
     U+2581 and the bytes of unknown characters as e.g. <0x0A>. WordPiece loses case and spaces.
@@ -178,6 +176,8 @@ def _bytes_of_tokens(model: Any, vocab_size: int) -> tuple[Any, Any]:
     decoder = state.get("decoder") or {}
     kinds = {part.get("type") for part in (decoder, *decoder.get("decoders", ()))}
     symbols = [model.id_to_token(token) or "" for token in range(vocab_size)]
+    unknown = model.token_to_id(state["model"].get("unk_token") or "")
+    unknown = state["model"].get("unk_id", unknown)
     if "ByteLevel" in kinds:
         lengths = [len(symbol) for symbol in symbols]
     elif kinds & {"Metaspace", "Replace"}:
@@ -186,16 +186,14 @@ def _bytes_of_tokens(model: Any, vocab_size: int) -> tuple[Any, Any]:
             for symbol in symbols
         ]
     else:
-        return None, None
+        return None, None, unknown
     special = [token["id"] for token in state["added_tokens"] if token["special"]]
     written = np.array(lengths, np.int64)
     token_bytes = written.copy()
     token_bytes[[token for token in special if token < len(lengths)]] = 0
-    unknown = model.token_to_id(state["model"].get("unk_token") or "")
-    unknown = state["model"].get("unk_id", unknown)
     if unknown is not None:
         written[unknown] = -1  # of no text
-    return written, token_bytes
+    return written, token_bytes, None if "ByteLevel" in kinds else unknown
 
 
 class HuggingFaceTokenizer(_LibraryTokenizer):

@@ -186,6 +186,20 @@ def encode_corpus(tokenizer: Any, text: str) -> np.ndarray:
     return tokens
 
 
+def unknown_words(tokenizer: Any, tokens: np.ndarray | None = None) -> str:
+    """Returns a remark on unknown words among tokens, or in all texts encoded so far; or ""."""
+    if (unknown := getattr(tokenizer, "unknown", None)) is None:
+        return ""
+    counts = tokenizer.counts if tokens is None else ((tokens == unknown).sum(), tokens.size)
+    return f"{counts[0]:,} of {counts[1]:,} tokens stand for unknown words" if counts[0] else ""
+
+
+def warn_of_unknown(tokenizer: Any, tokens: np.ndarray | None = None) -> None:
+    """Warns of unknown words; see unknown_words."""
+    if remark := unknown_words(tokenizer, tokens):
+        warnings.warn(remark, stacklevel=3)
+
+
 _SUBWORDS = "transformer_jax.data.subword_tokenizers"
 TOKENIZERS: dict[str, Any] = {
     "byte": ByteTokenizer,

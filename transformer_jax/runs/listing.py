@@ -198,9 +198,7 @@ def _full_key(key: str, names: Collection[str], text: str) -> str:
     """
     if key in names:
         return key
-    depths = {
-        name: len(_PARTS.split(name)) for name in names if name.endswith((f".{key}", f"/{key}"))
-    }
+    depths = {n: len(_PARTS.split(n)) for n in names if n.endswith((f".{key}", f"/{key}"))}
     if not depths:
         short = {_PARTS.split(name)[-1] for name in names}
         raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*names, *short])}")

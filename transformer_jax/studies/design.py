@@ -324,9 +324,7 @@ def _check_arms(path: str, arms: Any) -> None:
         if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 80:
             raise InvalidInput(f"{path}: arm {name!r}: expected a name of 1 to 80 characters")
         if not isinstance(changes, dict) or not all(isinstance(key, str) for key in changes):
-            raise InvalidInput(
-                f"{path}: arm {name!r}: expected a dict of changed options, by full key"
-            )
+            raise InvalidInput(f"{path}: arm {name!r}: expected a dict of changes by full key")
         if "seed" in changes:
             raise InvalidInput(f"{path}: arm {name!r}: give seeds on the command line, --seeds=5")
 

@@ -1,8 +1,7 @@
 """Verdicts on the arms of a study, and reasons to refuse a verdict.
 
 Words such as better or worse are read off an interval by statistics.read_off; this module can only
-withhold them. Commands reach it through report.judge_and_report; `judge` in scores.py is for
-scores from other code.
+withhold them. report.judge_and_report is for commands; scores.judge is for scores of other code.
 """
 
 import itertools
@@ -146,8 +145,7 @@ def passed(values: Sequence[float], score: float, larger_is_better: bool) -> boo
     """Returns whether a baseline is better than a simple method, by a one-sided t test.
 
     `values` are the baseline's scores, one per seed; `score` is that of the simple method. A
-    baseline that is no better passes with probability at most 5 % at each test; a single seed is
-    compared without a test.
+    baseline that is no better passes with probability 5 % at most; a single seed is compared.
     """
     gains = (1 if larger_is_better else -1) * (np.asarray(values, float) - score)
     if len(gains) < 2:

@@ -139,9 +139,7 @@ def _files_in(folder: Path) -> list[Path]:
     near = {above for path in of_wandb for above in (path.parent, path.parent.parent)}
     near = {above for above in near if re.match(r"(offline-)?run-|wandb$", above.name)}
     if packed := [path for path in found if path.stem.lower().endswith(endings)]:
-        raise InvalidInput(
-            f"{packed[0]}: expected {', '.join(endings)}; unpack it, or move it away"
-        )
+        raise InvalidInput(f"{packed[0]}: expected {', '.join(endings)}; unpack it or move it away")
     others = (p for p in found if p.suffix.lower() in endings or _is_events(p))
     placed = ((path, path.parent.resolve()) for path in others)  # a log may be a link itself
     return [path for path, at in placed if not near & {at, *at.parents}] + of_wandb
@@ -554,9 +552,7 @@ def _warnings(rows: list[dict[str, Any]], ends: Mapping[int, list[str]]) -> Iter
             yield f"{arm} has no seed {told}: runs are compared by equal numbers of seeds"
     if len(ends) > 1:
         usual = max(ends, key=lambda step: len(ends[step]))
-        others = [
-            f"{n} at {step:,}" for step, names in ends.items() if step != usual for n in names
-        ]
+        others = [f"{n} at {step:,}" for step, runs in ends.items() if step != usual for n in runs]
         yield f"unequal budgets: runs end at {usual:,} updates, but {', '.join(others[:6])}"
 
 

@@ -283,9 +283,7 @@ class Launch:
                 f"runs, in all about {tables.clock(seconds['tuning'])}"
             )
         if design.exploratory:
-            lines.append(
-                "exploratory: made on the command line, so its verdicts are leads to confirm"
-            )
+            lines.append("exploratory: made on the command line, so verdicts are leads to confirm")
         say("\n".join(lines))
         heads = ["arm", "params", "FLOPs/token", "there", *tables.CHANGE_HEADS]
         rows = []

@@ -137,9 +137,7 @@ def load_run(
     config, manifest = directory.config(), directory.manifest()
     tokenizer = directory.tokenizer(allow)
     if tokenizer and fingerprint(tokenizer) != manifest["data"]["tokenizer_sha256"]:
-        raise InvalidInput(
-            f"{directory.path}/tokenizer.json: not the tokenizer that this run was trained with"
-        )
+        raise InvalidInput(f"{directory.path}/tokenizer.json: not the tokenizer of the training")
     if own_modules(config) <= set(allow):  # otherwise the calls below refuse
         flat = configs.flatten(config)
         configs.report(import_own(flat) or problems_of(flat))

@@ -79,9 +79,7 @@ def orthogonal_momentum(beta: Any, nesterov: bool) -> Transformation:
 def of_matrices(rule: Transformation, otherwise: Transformation) -> Transformation:
     """Returns a transformation that follows `rule` for the blocks' kernels only."""
     rules: dict = {"muon": rule, "adam": otherwise}
-    return optax.partition(
-        rules, map_paths(lambda path: "muon" if is_hidden_kernel(path) else "adam")
-    )
+    return optax.partition(rules, map_paths(lambda p: "muon" if is_hidden_kernel(p) else "adam"))
 
 
 def schedule_free(

@@ -111,7 +111,7 @@ def soap(
     """AdamW in the eigenbasis of Shampoo's preconditioner, for the blocks' kernels.
 
     Vyas et al. 2024, arXiv:2409.11321, algorithm 3; AdamW for everything else. As in the paper's
-    code, the first update of the kernels only finds their basis. Two square matrices must fit each.
+    code, the first update of the kernels only finds their basis. Each needs two square matrices.
 
     Args:
       every: Updates between new bases, each a step of the power iteration.

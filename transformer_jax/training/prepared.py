@@ -18,7 +18,7 @@ from transformer_jax.curves import starts_of
 from transformer_jax.data.sources.folders import left_out
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tasks.batch import batch_rows, count_of_batch
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, unknown_words
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models.stack import Transformer
 from transformer_jax.options import is_user_defined
@@ -330,7 +330,7 @@ class Prepared:
         """Warnings about the data, for the user to read before training."""
         data = self.config.data
         remarks = [*self.task.remarks, *left_out(data.task, data.source)]
-        if remark := getattr(getattr(self.task, "tokenizer", None), "remark", str)():
+        if remark := unknown_words(getattr(self.task, "tokenizer", None)):
             remarks.append(remark)
         text = getattr(self.task, "splits", {}).get("train")
         if len(getattr(text, "document_starts", ())) == 1:
@@ -350,9 +350,7 @@ class Prepared:
             except AssertionError as error:
                 remarks.append(str(error))
             if predicts and isinstance(self.model, Encoder):
-                remarks.append(
-                    "each target is the next input, which this model sees and can therefore copy"
-                )
+                remarks.append("each target is the next input, which this model sees and can copy")
         if predicts and is_own_mask and not getattr(self.model, "is_causal", lambda: True)():
             remarks.append(
                 f"model.mask={mask}: a token sees later ones, and targets are the next inputs, so "

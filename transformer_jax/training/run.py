@@ -17,14 +17,10 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.config import OPTIONS
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.subword_tokenizers import (
-    BPETokenizer,
-    HuggingFaceTokenizer,
-    WordTokenizer,
-)
+from transformer_jax.data.subword_tokenizers import BPETokenizer, HuggingFaceTokenizer
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, warn_of_unknown
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.generation import generate_after, generate_from, stream_from
 from transformer_jax.options import is_user_defined
@@ -208,8 +204,7 @@ class Run:
         if not isinstance(text, str):
             raise InvalidInput(f"text: expected a string, got {text!r:.60}")
         tokens, size = np.asarray(tokenizer.encode(text)), getattr(self.model, "vocab_size", None)
-        if isinstance(tokenizer, WordTokenizer) and not tokens.all():
-            warnings.warn(tokenizer.remark(), stacklevel=2)
+        warn_of_unknown(tokenizer, tokens)
         if size and tokens.size and tokens.max() >= size:  # e.g. one added without an embedding
             last = int(tokens.max())
             raise InvalidInput(
@@ -265,6 +260,7 @@ class Run:
         tokenizer, sentences = self.tokenizer_for("translation"), _several(sentences)
         length, specials = self.config.data.length, special_tokens(tokenizer)
         inputs = encode_sources(self.source_tokens, sentences, length, specials.padding)
+        warn_of_unknown(tokenizer, inputs["source"][inputs["source_segments"] > 0])
         begin, count = np.asarray(self.target_begin), length - len(self.target_begin) + 1
 
         def write(rows: dict[str, np.ndarray]) -> jax.Array:
@@ -310,8 +306,7 @@ class Run:
         if cut:
             told = f"{cut} of {len(texts)} texts are truncated to data.length={length} tokens"
             warnings.warn(told, stacklevel=2)
-        if isinstance(tokenizer, WordTokenizer) and not inputs["tokens"].all():
-            warnings.warn(tokenizer.remark(), stacklevel=2)
+        warn_of_unknown(tokenizer, inputs["tokens"][inputs["segments"] > 0])
         logits = self._by_rows(inputs, lambda rows: logits_of(self.model, self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
@@ -329,6 +324,7 @@ class Run:
         if isinstance(tokenizer, BPETokenizer) or getattr(tokenizer, "is_byte_level", False):
             parts[0] = parts[0].removesuffix(" ")  # a word's token holds the space before it
         before, after = (tokenizer.encode(part).tolist() for part in parts)
+        warn_of_unknown(tokenizer, np.array([*before, *after]))
         tokens = [specials.begin, *before, specials.mask, *after]
         if len(tokens) > self.model.max_length:
             raise InvalidInput(
@@ -412,9 +408,7 @@ def _numbers(results: Any) -> np.ndarray:
     """Returns results as a numpy array; raises InvalidInput for NaN logits or the token -1."""
     results = np.asarray(whole(results))
     if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
-        raise InvalidInput(
-            "the model's logits are NaN: a parameter or a component's output is not finite"
-        )
+        raise InvalidInput("the model's logits are NaN: a parameter or an output is not finite")
     return results
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, warn_of_unknown
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import check_draws, draw_token
 from transformer_jax.paths import variables_of
@@ -122,6 +122,7 @@ def _around(run: "Run", prompt: str) -> tuple[Tokenizer, list[int], list[int]]:
     if run.config.data.task != "masked_diffusion" or run.tokenizer is None:
         raise InvalidInput(f"expected a run of masked diffusion, got {run.config.data.task}")
     before, after = (run.tokenizer.encode(p).tolist() for p in prompt.partition("___")[::2])
+    warn_of_unknown(run.tokenizer, np.array([*before, *after]))
     return run.tokenizer, before, after
 
 

@@ -298,9 +298,7 @@ def _read_picture_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
             remarks.append(f"{part}: {len(others):,} files are no pictures: {told}")
         found = [(number, file) for number, file in found if _is_picture(file)]
         if not found:
-            raise InvalidInput(
-                f"{part}: expected pictures ({_PICTURES}) in its folders, found none"
-            )
+            raise InvalidInput(f"{part}: expected pictures ({_PICTURES}) in folders, found none")
         pictures = [_read_picture(file) for _, file in found]
         for (_, file), picture in zip(found, pictures, strict=True):
             if picture.shape != pictures[0].shape:

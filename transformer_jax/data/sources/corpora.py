@@ -28,9 +28,7 @@ def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
     kinds = {next(end[1:] for end in endings if path.name.lower().endswith(end)) for path in files}
     if len(kinds) > 1:
         listed = " and ".join(sorted(kinds))
-        raise InvalidInput(
-            f"data.source={source}: the folder has {listed} files; expected one kind"
-        )
+        raise InvalidInput(f"data.source={source}: it has {listed} files; expected one kind")
     held_out = words & HELD_OUT
     if held_out and words & TRAINING:
         raise InvalidInput(

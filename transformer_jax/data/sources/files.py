@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,9 +49,12 @@ class OwnSource(str):
         strings. `what` describes a valid row in error messages.
 
         Raises:
-          InvalidInput: A row has a different form, or contains an empty string.
+          InvalidInput: There are no rows in an order, or a row has a different form or is empty.
         """
-        for number, row in enumerate(self.read()):
+        content = self.read()
+        if isinstance(content, (str, bytes, Set)) or hasattr(content, "keys"):
+            raise InvalidInput(f"data.source={self}: expected a list, got {type(content).__name__}")
+        for number, row in enumerate(content):
             texts = (row,) if columns == (1,) else row
             has_form = isinstance(texts, tuple) and len(texts) in columns
             if not has_form or not all(isinstance(text, str) and text.strip() for text in texts):

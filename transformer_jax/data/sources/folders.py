@@ -35,9 +35,7 @@ class PartOfFolder(str):
         for file in filter(Path.is_file, visible(Path(source))):
             for other in filter(Path.is_file, files):
                 if other != file.resolve() and filecmp.cmp(file, other, shallow=False):
-                    raise InvalidInput(
-                        f"{file}: a copy of {other}, which is not for training; remove it"
-                    )
+                    raise InvalidInput(f"{file}: a copy of {other}, not for training; remove it")
         return part
 
 

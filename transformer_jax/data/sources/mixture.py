@@ -64,9 +64,7 @@ def mix(
             )
     shares = {name: round(float(share), 3) for name, share in others.items()}
     shares = {first.stream.name: round(1 - sum(shares.values()), 3), **shares}
-    split_texts = [
-        text.stream.split(fractions, text.tokenizer.token_bytes) for text in texts.values()
-    ]
+    split_texts = [t.stream.split(fractions, t.tokenizer.token_bytes) for t in texts.values()]
     counts = [len(streams["train"]) for streams in split_texts]
     begins = np.cumsum([0, *counts[:-1]]).tolist()
     parts = (Part(*part) for part in zip(shares, shares.values(), begins, counts, strict=True))

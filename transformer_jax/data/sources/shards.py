@@ -18,7 +18,13 @@ from transformer_jax.data.sources.stream import (
     TokenStream,
     narrowest_dtype,
 )
-from transformer_jax.data.tokenizers import Tokenizer, encode_corpus, load_tokenizer, tokenizer_text
+from transformer_jax.data.tokenizers import (
+    Tokenizer,
+    encode_corpus,
+    load_tokenizer,
+    tokenizer_text,
+    warn_of_unknown,
+)
 from transformer_jax.errors import InvalidInput
 
 _SHARD_FORMAT = 2
@@ -110,6 +116,7 @@ def write_shards(
                     file.write(head.tobytes())
                 shards[-1]["tokens"] += len(head)
                 tokens = tokens[len(head) :]
+        warn_of_unknown(tokenizer)
         if not count:
             raise InvalidInput(f"{folder}: the text has no tokens; expected some text")
         np.save(folder / "documents.npy", np.array(starts, np.int64))

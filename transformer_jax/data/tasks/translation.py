@@ -59,9 +59,7 @@ class Translation(ListedTask):
             vocab_size,
             lambda: (sentence for pair in pairs for sentence in pair),
         )
-        fitting = [
-            pair for pair in pairs if max(len(tokenizer.encode(text)) for text in pair) < length
-        ]
+        fitting = [pair for pair in pairs if max(len(tokenizer.encode(t)) for t in pair) < length]
         parts = split_by_key([pair[0] for pair in fitting], splits, split_seed)
         refuse_empty_splits(source, parts)
         left_out = len(pairs) - len(fitting)
