@@ -70,7 +70,7 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     root = Path(filters.pop(0) if has_folder else arguments.root or "runs")
     every = [facts_of(path, root) for path in find_runs(root)]
     columns, rows = keys_of(every, arguments.columns), filtered(every, filters, arguments.sort)
-    folded = 0
+    folded, left = 0, []
     if not (filters or arguments.cells or arguments.json or arguments.format != "text"):
         alone = [row for row in rows if CELLS not in Path(row["run"]).parts]
         rows, folded = alone, len(rows) - len(alone)
@@ -82,6 +82,9 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     if arguments.format == "csv":
         sys.stdout.write(as_csv(columns, [[row.get(key) for key in columns] for row in rows]))
         return chosen
+    if arguments.format == "text" and not arguments.columns:
+        few = {*columns_of(rows, most=8), *asked}  # so that a line can be read
+        left, columns = [k for k in columns if k not in few], [k for k in columns if k in few]
     cells = [[spell_cell(key, row.get(key)) for key in columns] for row in rows]
     short = [key.removeprefix("model.") for key in columns]
     if arguments.format == "md":
@@ -91,6 +94,8 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     print(
         f"{len(rows)} runs" + f", and {folded} cells of studies: --cells lists them" * bool(folded)
     )
+    if left:
+        print(f"not shown, but different: {', '.join(left)} (--columns, --format=csv)")
     for study in studies_in(root) if folded else ():
         print(f"study  {study}: python -m experiments.compare {study}")
     return chosen

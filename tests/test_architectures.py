@@ -392,6 +392,21 @@ def test_c55_packed_texts_equal_separate_ones(name):
     np.testing.assert_allclose(_apply(model, params, packing), alone, atol=3e-5)
 
 
+def test_packed_pairs_equal_separate_ones():
+    model = EncoderDecoder.of(**TEXT, position="none")
+    params, lengths = random_params(model), [(4, 2), (2, 3)]
+    pairs = [(TOKENS[i, :m], SOURCES["tokens"][i, :n]) for i, (m, n) in enumerate(lengths)]
+    packing = {
+        "source": jnp.concatenate([source for source, _ in pairs]),
+        "source_segments": jnp.array([1, 1, 1, 1, 2, 2]),
+        "tokens": jnp.concatenate([target for _, target in pairs]),
+        "segments": jnp.array([1, 1, 2, 2, 2]),
+    }
+    alone = [_apply(model, params, {"source": one, "tokens": other}) for one, other in pairs]
+    packed = _apply(model, params, packing)
+    np.testing.assert_allclose(packed, jnp.concatenate(alone), atol=3e-5)
+
+
 def test_patches_written_out():
     image = jnp.arange(16).reshape(4, 4, 1)
     expected = [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]

@@ -331,6 +331,7 @@ def test_options_in_which_runs_differ_are_columns():
     assert columns[-2:] == ["model.position", "data.source"]
     rows[0]["model.position_options.rms"], rows[1]["model.position_options.rms"] = 0.1, 0.2
     assert columns_of(rows)[-1] == "model.position_options.rms"
+    assert columns_of(rows, most=1)[-1] == "model.position"
 
 
 @pytest.mark.thorough

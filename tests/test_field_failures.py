@@ -57,6 +57,7 @@ from transformer_jax.studies.running import run
 from transformer_jax.studies.scores import outcomes_of
 from transformer_jax.studies.tables import table_text
 from transformer_jax.training import run as sampling
+from transformer_jax.training.export import export_run
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.pretrained import config_from_huggingface
@@ -662,6 +663,44 @@ def test_files_beside_a_tokenizer_that_differ_are_refused(tmp_path, name, conten
     with pytest.raises(InvalidInput) as caught:
         load_tokenizer(tmp_path / "tokenizer.json")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("alphabet", [{"a": 0, "b": 1}, {"a": 0, "Ġ": 1}])
+def test_byte_pairs_leave_no_character_out(alphabet):
+    """Without a token for what it lacks, the library's model leaves out characters silently."""
+    library = pytest.importorskip("tokenizers")
+    made = library.Tokenizer(library.models.BPE(alphabet, []))
+    made.normalizer = library.normalizers.StripAccents()
+    made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    if "Ġ" in alphabet:
+        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = HuggingFaceTokenizer(made)
+    assert tokenizer.encode("a a\u0301").tolist() == ([0, 1, 0] if "Ġ" in alphabet else [0, 0])
+    with pytest.raises(InvalidInput, match=r"character 'Q' \(U\+0051\) at offset 2 cannot be enc"):
+        tokenizer.encode("a Q")
+
+
+def test_an_exported_run_keeps_special_tokens_and_the_chat_template(tiny_run, tmp_path):
+    library = pytest.importorskip("tokenizers")
+    made = library.Tokenizer(library.models.WordLevel({"<s>": 0, "a": 1}, unk_token="<s>"))
+    made.save(str(tmp_path / "tokenizer.json"))
+    said = {"bos_token": {"content": "<s>"}, "eos_token": None, "tokenizer_class": "Theirs"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    (tmp_path / "special_tokens_map.json").write_text('{"pad_token": "<s>"}')
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    run = load_run(tiny_run)
+    config = run.config.copy_and_resolve_references().unlock()
+    config.data.tokenizer = str(tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    run = dataclasses.replace(run, config=config, tokenizer=tokenizer)
+    export_run(run, tmp_path / "out", "x")
+    kept = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert kept["bos_token"] == said["bos_token"]
+    assert (kept["pad_token"], kept["chat_template"]) == ("<s>", "{{ messages }}")
+    assert ("eos_token" in kept, kept["tokenizer_class"]) == (False, "PreTrainedTokenizerFast")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.warns(UserWarning, match=r"tokenizer\.json: no such file, so roles of special"):
+        export_run(run, tmp_path / "again", "x")
 
 
 def test_special_tokens_that_only_a_file_beside_the_tokenizer_names_are_whole(tmp_path):

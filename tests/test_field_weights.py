@@ -1,5 +1,6 @@
 """Configs of others with two names, absent, null and wrong fields: read as transformers, or refused."""
 
+import contextlib
 import json
 import random
 
@@ -152,7 +153,7 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ),
         ("OPTForCausalLM", {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16: expected"),
         ("OPTForCausalLM", {"enable_bias": False}, "enable_bias=False: expected True"),
-        ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even integer, at most 8"),
+        ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even number <= 8"),
         ("GPTJForCausalLM", {"rotary_dim": None}, "rotary_dim=None"),
         (
             "MarianMTModel",
@@ -275,7 +276,7 @@ def test_classes_are_counted_and_other_problems_refused(tmp_path):
     bert = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", **SMALL}
     _, model = model_of({**bert, "num_labels": 5}, "here")
     assert model.num_classes == 5
-    with pytest.raises(InvalidInput, match="num_labels=3, and id2label names 2"):
+    with pytest.raises(InvalidInput, match="num_labels=3: id2label names 2"):
         model_of({**bert, "num_labels": 3, "id2label": {"0": "a", "1": "b"}}, "here")
     for number, changes in enumerate((
         {"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"},
@@ -287,6 +288,22 @@ def test_classes_are_counted_and_other_problems_refused(tmp_path):
         from_huggingface(str(folder))  # its logits are right
         with pytest.raises(InvalidInput, match="expected one label of several"):
             load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        ("GPT2LMHeadModel", {"embd_pdrop": 0.3}, "embd_pdrop=0.3"),
+        ("GPT2LMHeadModel", {"embd_pdrop": 0.0}, "embd_pdrop=0.0"),
+        ("GPT2LMHeadModel", {"embd_pdrop": 0.1}, ""),
+        ("BertForMaskedLM", {"classifier_dropout": 0.6}, ""),
+        ("BertForSequenceClassification", {"classifier_dropout": 0.6}, "classifier_dropout=0.6"),
+    ],
+)
+def test_dropout_rates_that_are_not_applied_are_told(name, changes, told):
+    settings = {"architectures": [name], **SMALL, **changes}
+    with pytest.warns(UserWarning, match=told) if told else contextlib.nullcontext():
+        model_of(settings, "here")
 
 
 def test_a_bias_that_theirs_lacks_is_not_lost(tmp_path):

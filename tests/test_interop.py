@@ -520,7 +520,7 @@ def test_what_they_cannot_compute_is_refused(small_gpt2, tmp_path):
     with pytest.raises(InvalidInput, match="attention: sink here, softmax if exported"):
         to_huggingface(model.with_options(attention="sink"), {})
     to_huggingface(model, params, tmp_path)
-    with pytest.raises(InvalidInput, match=r"already contains config.json or weights"):
+    with pytest.raises(InvalidInput, match=r"contains config.json or weights"):
         to_huggingface(model, params, tmp_path)
     del params["final_norm"]
     with pytest.raises(InvalidInput, match=r"missing \(2\): final_norm/bias, final_norm/scale"):

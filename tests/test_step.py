@@ -90,6 +90,15 @@ def test_c53_a_label_outside_the_vocabulary_is_not_somebody_elses_loss(label):
     assert jnp.isnan(loss).all()
 
 
+def test_weights_of_another_shape_than_the_targets_are_refused(plain):
+    _, _, state, step = plain
+    batch = random_batch(0, weights=np.ones((8, 1), np.float32))
+    with pytest.raises(
+        ValueError, match=r"weights: expected the targets' shape \(8, 8\), got \(8, 1"
+    ):
+        step(state, batch)
+
+
 def test_weight_zero_hides_anything():
     def loss(logits):
         return total(sums_of(cross_entropy, logits, targets, weights)).loss

@@ -58,7 +58,7 @@ def test_users_own_pairs_with_labels(tmp_path):
     assert loaded.texts == [("The sun shines.", "It rains."), ("A cat sits.", "A cat is here.")]
     assert [loaded.classes[label] for label in loaded.labels] == ["no", "yes"]
     (tmp_path / "c.tsv").write_text("text\tlabel\nA cat sits.\tyes\n")
-    with pytest.raises(InvalidInput, match="some rows have two texts and others one"):
+    with pytest.raises(InvalidInput, match="some rows have two texts, others one"):
         load_labelled_text(str(tmp_path))
 
 
@@ -140,6 +140,11 @@ def test_idx_files(idx_folder):
     assert loaded.inputs.shape == (8, 4, 3, 1)
     assert loaded.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
     assert (loaded.first_test, loaded.classes) == (6, ("0", "1", "2"))
+    assert loaded.remarks == ()
+    for name in ("README.md", ".DS_Store", "t10k-labels-idx1-ubyte.gz", "cats"):
+        (idx_folder / name).write_bytes(b"")
+    (remark,) = load_images(str(idx_folder)).remarks
+    assert remark == f"{idx_folder}: left out: cats, t10k-labels-idx1-ubyte.gz"
     labels = idx_folder / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])
     with pytest.raises(InvalidInput, match=r"expected 14 bytes .* found 13"):
@@ -159,7 +164,9 @@ def test_cifars_binary_version(tmp_path, rng):
     loaded = load_images(str(tmp_path))
     np.testing.assert_array_equal(loaded.inputs, images)
     assert (loaded.labels.tolist(), loaded.first_test) == ([3, 1, 0, 2, 1], 4)
-    assert loaded.classes[3] == "cat"
+    assert (loaded.classes[3], loaded.remarks) == ("cat", ())
+    (tmp_path / "data_batch_9.bin.gz").write_bytes(b"")
+    assert load_images(str(tmp_path)).remarks == (f"{tmp_path}: left out: data_batch_9.bin.gz",)
     (tmp_path / "test_batch.bin").write_bytes(b"123")
     with pytest.raises(InvalidInput, match=r"test_batch.bin: expected rows of 3073 bytes"):
         load_images(str(tmp_path))

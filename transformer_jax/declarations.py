@@ -198,9 +198,7 @@ def _kinds(owner: Any) -> dict[str, Any]:
     """Returns, by name, the types of the fields or arguments of `owner` that are options."""
     hints = typing.get_type_hints(owner, include_extras=True)
     parts = {name: _unwrapped(kind) for name, kind in hints.items()}
-    return {
-        name: hints[name] for name, (base, marks, _) in parts.items() if marks or _literals(base)
-    }
+    return {n: hints[n] for n, (base, marks, _) in parts.items() if marks or _literals(base)}
 
 
 def options_of_section(section: type) -> dict[str, Option]:

@@ -10,6 +10,7 @@ from transformer_jax.errors import InvalidInput, how_to_install
 
 _SETTINGS = ["config.json", "generation_config.json", "preprocessor_config.json"]
 _SETTINGS += ["tokenizer.json", "tokenizer_config.json", "added_tokens.json"]
+_SETTINGS += ["special_tokens_map.json", "chat_template.jinja"]
 _WEIGHTS = ["*.safetensors", "*.safetensors.index.json"]
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the @
 

@@ -68,7 +68,7 @@ def load(choice: str, key: str) -> Any:
             raise InvalidInput(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if getattr(module, "__file__", None) != str(file):
         raise InvalidInput(
-            f"{key}={choice}: a different module of that name is already imported; rename {file}"
+            f"{key}={choice}: another module of that name is imported; rename {file}"
         )
     found = getattr(module, name, None)
     # A name that the file only imports, e.g. a function that starts a shell, is refused.

@@ -239,7 +239,7 @@ def _arranged(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
         sizes = " ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, shape, strict=True))
         counts = ", ".join(map(str, slices.values()))
         raise InvalidInput(
-            f"{sizes}: hosts or slices have {counts} devices; expected the same number on each"
+            f"{sizes}: hosts or slices have {counts} devices; expected equal numbers"
         )
     outer, left = [], len(slices)
     for size in shape:

@@ -43,6 +43,7 @@ class _LibraryTokenizer:
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
         self._written, self.token_bytes, self.unknown = _facts_of(model, self.vocab_size)
         self.counts = np.zeros(2, np.int64)  # as in WordTokenizer
+        self._readable: set[str] = set()  # characters that were tried
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
@@ -61,9 +62,21 @@ class _LibraryTokenizer:
         """
         refuse_surrogates(text)
         try:
-            tokens = np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library raises bare Exception if no token means "unknown"
-            raise InvalidInput(f"text: {self._unknown(text)}") from error
+            encoded = self._model.encode(text, add_special_tokens=False)
+            tokens = np.array(encoded.ids, np.int32)
+            spans = encoded.offsets
+        except Exception:  # the library raises bare Exception if no token means "unknown"
+            tokens, spans = None, []
+        suspects = {symbol for symbol in set(text) - self._readable if self._lacks(symbol)}
+        self._readable |= set(text) - suspects
+        if suspects:  # part of a longer token, or left out
+            read = {place for span in spans for place in range(*span)}
+            for offset, symbol in enumerate(text):
+                if symbol in suspects and offset not in read:
+                    named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
+                    raise InvalidInput(f"text: {named} cannot be encoded by this tokenizer")
+        if tokens is None:
+            raise InvalidInput("text: a part of it cannot be encoded by this tokenizer")
         self.counts += ((tokens == self.unknown).sum(), tokens.size)
         return tokens
 
@@ -72,15 +85,16 @@ class _LibraryTokenizer:
         added = int(self._written[tokens].sum()) - len(text.encode())
         return not 0 <= added <= 1 + (self.token_bytes[tokens] == 0).sum()
 
-    def _unknown(self, text: str) -> str:
-        """Returns a message about the first character that cannot be encoded."""
-        for offset, symbol in enumerate(text):
-            try:
-                self._model.encode(symbol, add_special_tokens=False)
-            except Exception:  # as in encode
-                named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
-                return f"{named} cannot be encoded by this tokenizer"
-        return "a part of the text cannot be encoded by this tokenizer"
+    def _lacks(self, symbol: str) -> bool:
+        """Returns whether a character cannot be encoded; byte pairs may leave it out silently."""
+        model = self._model
+        try:
+            if model.encode(symbol, add_special_tokens=False).ids:
+                return False
+        except Exception:  # as in encode
+            return True
+        text = model.normalizer.normalize_str(symbol) if model.normalizer else symbol
+        return bool(model.pre_tokenizer.pre_tokenize_str(text) if model.pre_tokenizer else text)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of the tokens; invalid UTF-8 becomes the replacement character."""
@@ -193,7 +207,8 @@ def _facts_of(model: Any, vocab_size: int) -> tuple[Any, Any, int | None]:
     token_bytes[[token for token in special if token < len(lengths)]] = 0
     if unknown is not None:
         written[unknown] = -1  # of no text
-    return written, token_bytes, None if "ByteLevel" in kinds else unknown
+    is_whole = {*tokenizers_library().pre_tokenizers.ByteLevel.alphabet()} <= {*symbols}
+    return written, token_bytes, None if "ByteLevel" in kinds and is_whole else unknown
 
 
 class HuggingFaceTokenizer(_LibraryTokenizer):
@@ -289,6 +304,14 @@ def _with_special_tokens(folder: Path, model: dict) -> dict:
         flags = {key: facts.get(key, False) for key in ("lstrip", "rstrip", "single_word")}
         tokenizer.add_special_tokens([library.AddedToken(text, normalized=False, **flags)])
     return json.loads(tokenizer.to_str())
+
+
+def stated_beside(folder: Path) -> dict:
+    """Returns the special tokens and the chat template that files beside a tokenizer.json state."""
+    said = _json_at(folder / "special_tokens_map.json") | _json_at(folder / "tokenizer_config.json")
+    if (template := folder / "chat_template.jinja").is_file():
+        said["chat_template"] = template.read_text(encoding="utf-8")
+    return {key: said[key] for key in (*_SPECIAL, "chat_template") if said.get(key)}
 
 
 def _json_at(path: Path) -> dict:

@@ -27,9 +27,7 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_THEIR_ACTIVATIONS = {
-    our_name: their_name for their_name, our_name in reversed(_ACTIVATIONS.items())
-}
+_THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 _SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 # Required for llama3: our option, their name, and its type.
 _OF_LLAMA3 = (
@@ -91,10 +89,11 @@ class Architecture(NamedTuple):
     def unread(self, settings: Settings) -> list[str]:
         """Returns the names of settings that are not read here, except those without effect."""
         given = _Recorded(self._completed(settings))
-        self._model_for(given)
+        rate = self._model_for(given).options.dropout_rate
         known = given.read | self.required.keys() | ALIASES.get(self.model_type, {}).keys() | INERT
-        others = [name for name in settings if name not in known]
-        return [name for name in others if name[0] != "_" and not name.endswith("_token_id")]
+        others = [key for key, value in settings.items() if key not in known and value]
+        others = [key for key in others if key[0] != "_" and not key.endswith("_token_id")]
+        return others + ["embd_pdrop"] * (settings.get("embd_pdrop", rate) != rate)
 
     def make(self, settings: Settings) -> Any:
         """Returns our model for their settings."""
@@ -124,9 +123,7 @@ class Architecture(NamedTuple):
 
     def describe(self, model: Described) -> dict[str, Any]:
         """Returns their settings for a model of ours."""
-        described = {
-            their_name: in_effect(model, field) for field, their_name in self.names.items()
-        }
+        described = {theirs: in_effect(model, field) for field, theirs in self.names.items()}
         if "activation" in self.names:
             if model.activation not in _THEIR_ACTIVATIONS:
                 allowed = ", ".join(_THEIR_ACTIVATIONS)
@@ -244,9 +241,7 @@ def num_labels(settings: Settings) -> int:
     """
     labels, count = settings.get("id2label"), settings.get("num_labels")
     if labels and count not in (None, len(labels)):
-        raise InvalidInput(
-            f"config.json: num_labels={count}, and id2label names {len(labels)}: expected the same"
-        )
+        raise InvalidInput(f"config.json: num_labels={count}: id2label names {len(labels)}")
     return len(labels) if labels else 2 if count is None else count
 
 

@@ -130,6 +130,7 @@ ALIASES: dict[str, dict[str, str]] = {
 ALIASES |= {"gptj": ALIASES["gpt2"], "marian": ALIASES["bart"]}
 """Second names of settings; if a file states both, transformers takes the value of the second."""
 
+CLASSIFIER_RATES = ("classifier_dropout", "classif_dropout", "seq_classif_dropout")
 INERT = frozenset({
     # Origin, storage, what is returned, and how it is computed
     *("architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "auto_map"),
@@ -142,12 +143,11 @@ INERT = frozenset({
     *("max_length", "min_length", "num_beams", "length_penalty", "no_repeat_ngram_size"),
     *("early_stopping", "bad_words_ids", "is_encoder_decoder", "force_bos_token_to_be_generated"),
     # Initial values and training
-    *("initializer_range", "initializer_factor", "init_std", "embd_pdrop", "activation_dropout"),
-    *("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "sinusoidal_pos_embds"),
+    *("initializer_range", "initializer_factor", "init_std", "sinusoidal_pos_embds", "embd_pdrop"),
     # Heads that are not read, and names of classes where there are none
     *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"),
-    *("summary_use_proj", "classifier_dropout", "classif_dropout", "qa_dropout"),
-    *("seq_classif_dropout", "encoder_stride", "pooler_act", "pooler_output_size"),
+    *("summary_use_proj", "qa_dropout", "encoder_stride", "pooler_act", "pooler_output_size"),
+    *CLASSIFIER_RATES,
     *("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_type"),
     *("pooler_size_per_head", "id2label", "label2id", "num_labels", "problem_type", "num_texts"),
     # In models that do not read them: an output layer, a second stack, a window, an activation

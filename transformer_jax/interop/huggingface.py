@@ -18,6 +18,7 @@ from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture, in_effect, refuse_values
+from transformer_jax.interop.defaults import CLASSIFIER_RATES
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder, EncoderDecoder
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
@@ -135,9 +136,7 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     row = ARCHITECTURES[name]
     kind = settings.get("model_type")
     if kind not in (None, row.model_type):
-        raise InvalidInput(
-            f"{origin}: config.json: model_type={kind}: expected {row.model_type}, that of {name}"
-        )
+        raise InvalidInput(f"{origin}: config.json: model_type={kind}: expected {row.model_type}")
     required = {"quantization_config": None, **row.required}
     if row.model in (Decoder, EncoderDecoder):
         required["is_causal"] = True
@@ -148,7 +147,9 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     try:
         model = row.make(settings)
         refuse_values(model, settings)
-        unread = [key for key in row.unread(settings) if settings[key]]
+        unread = row.unread(settings)
+        if name.endswith("ForSequenceClassification"):
+            unread += filter(settings.get, CLASSIFIER_RATES)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         if isinstance(error, InvalidInput):
             raise InvalidInput(f"{origin}: {error}") from error
@@ -403,9 +404,7 @@ def _files_of(folder: Path) -> list[Path]:
 def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -> None:
     save_file = _safetensors().save_file
     if (folder / "config.json").exists() or any(folder.glob("*.safetensors")):
-        raise InvalidInput(
-            f"{folder}: already contains config.json or weights; choose a different folder"
-        )
+        raise InvalidInput(f"{folder}: contains config.json or weights; choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.masks import padding_mask
+from transformer_jax.masks import padding_mask, segment_mask
 from transformer_jax.models.encoder import OutputBias
 from transformer_jax.models.stack import Stack, Transformer
 from transformer_jax.options import FrozenOptions, Switch
@@ -73,8 +73,8 @@ class EncoderDecoder(Transformer):
         Args:
           source: [..., M] int.
           tokens: [..., L] int, the target shifted right.
-          source_segments: [..., M] int, 0 = padding.
-          segments: [..., L] int, 0 = padding.
+          source_segments: [..., M] int, 0 = padding; else numbers of texts, which ignore others.
+          segments: [..., L] int, 0 = padding; else the numbers of their sources.
           train: Whether dropout is on; `apply` then needs rngs={'dropout': key}.
           return_hidden: Whether to return hidden vectors, the input of `project`, not logits.
         Returns:
@@ -90,23 +90,22 @@ class EncoderDecoder(Transformer):
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
     ) -> tuple[Array, Array | None]:
-        """Returns the memory of a source, for `decode`, and its mask.
+        """Returns the memory of a source, for `decode`, and its segments.
 
         Args:
           source: [..., M] int.
           source_segments: [..., M] int, 0 = padding.
           train: Whether dropout is on.
         Returns:
-          Memory [..., M, D], and mask [..., 1, M] bool, True = may attend, or None.
+          Memory [..., M, D], and source_segments.
         """
         check_tokens(self.max_length, source, source_segments=source_segments)
-        memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
         embedded_MD = self._scaled(self.token_embedding(source))
         positions = jnp.arange(source.shape[-1])
         memory_MD = self.encoder(
             embedded_MD, positions, tokens=source, segments=source_segments, train=train
         )
-        return memory_MD, memory_mask
+        return memory_MD, source_segments
 
     def decode(
         self,
@@ -124,13 +123,15 @@ class EncoderDecoder(Transformer):
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded_LD = self._scaled(embedding(tokens))
-        seen, seen_mask = memory if self.cross_attention else (None, None)
+        seen, sources = memory if self.cross_attention else (None, None)
+        if (mask := sources) is not None:
+            mask = padding_mask(mask > 0) if segments is None else segment_mask(segments, mask)
         hidden_LD = self.decoder(
             embedded_LD,
             tokens=tokens,
             segments=segments,
             memory=seen,
-            memory_mask=seen_mask,
+            memory_mask=mask,
             train=train,
         )
         return hidden_LD if return_hidden else self.project(hidden_LD)

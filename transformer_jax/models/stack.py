@@ -331,14 +331,10 @@ class Stack(nn.Module):
         specs = block_specs(options)
         slot = advance_cache(self, length, self.max_length) if self.causal else None
         if slot is not None and (positions is not None or segments is not None):
-            raise ValueError(
-                "cache: it holds one text from position 0; do not pass positions or segments"
-            )
+            raise ValueError("cache: holds one text from position 0; pass no positions or segments")
         if slot is not None and not is_causal(options):
             masks = ", ".join(sorted({repr(spec.options.mask) for spec in specs}))
-            raise ValueError(
-                f"cache: expected a mask that hides later positions in every block, got {masks}"
-            )
+            raise ValueError(f"cache: expected masks that hide later positions, got {masks}")
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         positions = as_int32(positions)
@@ -510,17 +506,13 @@ class Stack(nn.Module):
             sizes = self._sizes(options)
             contexts[letter] = dataclasses.replace(common, mask=mask, terms=own, sizes=sizes)
         if specs and acts_inside and not sharing:
-            raise ValueError(
-                f"position: no layer uses {self.options.position!r}; expected one that a layer uses"
-            )
+            raise ValueError(f"position: no layer uses {self.options.position!r}")
         return contexts
 
     @nn.nowrap
     def _shares_terms(self, options: ModelOptions, acts_inside: bool) -> bool:
         """Returns whether a layer type has the same position terms as the model."""
-        own, shared = (
-            (one.position, own_options(one, "position")) for one in (options, self.options)
-        )
+        own, shared = ((x.position, own_options(x, "position")) for x in (options, self.options))
         return own == shared and (
             not acts_inside or self._sizes(options) == self._sizes(self.options)
         )

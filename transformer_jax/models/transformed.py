@@ -59,9 +59,7 @@ def scan_units(
 
     def one_unit() -> Carry:
         """Applies the first unit alone, to see what it hands on."""
-        variables = {
-            kind: jax.tree.map(lambda leaf: leaf[0], tree) for kind, tree in stacks.items()
-        }
+        variables = {kind: jax.tree.map(lambda x: x[0], tree) for kind, tree in stacks.items()}
         rngs = {"dropout": jax.random.key(0)}
         alone = Unit(tuple(makes), tuple(letters), parent=None)
         arguments = ((hidden, Carry()), numbers[0], dict(contexts))

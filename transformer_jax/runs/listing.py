@@ -248,8 +248,8 @@ def filtered(
     return have + lack
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the keys of default columns: fixed ones, options that differ, and scores.
+def columns_of(rows: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
+    """Returns the keys of default columns: fixed ones, `most` options that differ, and scores.
 
     Options of the model and the data come first; options that only some runs have come last.
     """
@@ -272,4 +272,4 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if key not in _ALWAYS and "/" not in key and not key.startswith(CADENCE)
     ]
     scores = ("train/loss", "eval/loss", "test/loss", "test/accuracy", "test/bleu")
-    return [*_ALWAYS, *sorted(options, key=rank)[:8], *(key for key in scores if key in seen)]
+    return [*_ALWAYS, *sorted(options, key=rank)[:most], *(key for key in scores if key in seen)]

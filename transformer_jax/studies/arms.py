@@ -489,9 +489,7 @@ def members_of(arms: Iterable[Arm], asked: int | None) -> int:
     if asked < 1:
         raise InvalidInput(f"--members={asked}: expected an integer >= 1")
     if are_on_mesh and asked > 1:
-        raise InvalidInput(
-            f"--members={asked}: runs on several devices (mesh) train one at a time; expected 1"
-        )
+        raise InvalidInput(f"--members={asked}: with a mesh, runs train one at a time; expected 1")
     return asked
 
 

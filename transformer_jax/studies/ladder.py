@@ -73,9 +73,7 @@ def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
     stored = read_json(file) if file.exists() else now
     if any(stored.get(key) != value for key, value in now.items()):
         asked = f"{stored.get('key')}={','.join(f'{v:g}' for v in stored.get('values', ()))}"
-        raise InvalidInput(
-            f"--workdir={workdir}: already holds the ladder {asked}; choose another --workdir"
-        )
+        raise InvalidInput(f"--workdir={workdir}: holds the ladder {asked}; choose another")
     if write and stored is now:
         workdir.mkdir(parents=True, exist_ok=True)
         write_json(workdir, FILE, now)

@@ -179,9 +179,7 @@ class Launch:
         self.progress, self.stop = progress, stop
         self.seeds = sorted({*study.begun(), *seeds})
         if design.tuning and set(self.seeds) & set(design.tuning.seeds):
-            raise InvalidInput(
-                f"--seeds: {design.tuning.seeds} are reserved for tuning; expected different seeds"
-            )
+            raise InvalidInput(f"--seeds: {design.tuning.seeds} are reserved for tuning")
         default_root = study.root if study.record else study.path.absolute().parent
         self.root = Path(root) if root else default_root
         if cluster is not None:  # refused before anything is sealed

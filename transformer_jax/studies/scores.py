@@ -174,9 +174,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
             raise InvalidInput(f"scores: row {number}: the arm is empty")
         arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
         if seed in outcomes.setdefault(arm, {}):
-            raise InvalidInput(
-                f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row per run"
-            )
+            raise InvalidInput(f"scores: row {number}: arm {arm!r} has seed {seed} twice")
         value = math.nan if row["value"] is None else _number(row["value"], "value", number)
         gone = _is_true(row.get("diverged"), number) or not math.isfinite(value)
         last = row.get("step") if with_steps else None

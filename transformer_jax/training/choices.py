@@ -92,10 +92,7 @@ def _item(row: Any, where: str) -> Item:
     if len(set(choices)) < len(choices):
         raise InvalidInput(f"{where}: choices: two are equal: {str(choices)[:60]}")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
-        raise InvalidInput(
-            f"{where}: answer: expected the index of a choice, 0 to {len(choices) - 1}, got "
-            f"{answer!r}"
-        )
+        raise InvalidInput(f"{where}: answer: expected 0 to {len(choices) - 1}, got {answer!r}")
     return Item(context, tuple(choices), answer)
 
 

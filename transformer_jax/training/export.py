@@ -1,6 +1,8 @@
 """Export of a trained run as a Hugging Face folder: weights, config, tokenizer, model card."""
 
 import contextlib
+import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import jax
 from transformer_jax.config_files import flatten
 from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_names
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer, stated_beside
 from transformer_jax.data.tasks import traits_of
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
@@ -56,11 +58,14 @@ def export_run(
     if run.tokenizer is not None:
         tokenizer = as_huggingface(run.tokenizer, None if run.begins else framed)
     is_framed = framed != "$A"  # special tokens surround a text
-    settings = _settings_of(run, is_framed)
+    origin = _origin_of(run)
+    settings = _settings_of(run, is_framed, origin)
     exported = to_huggingface(run.model, run.params, folder, settings=settings)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
         write_json(folder, "tokenizer_config.json", _tokenizer_settings(run, is_framed))
+        if origin and not is_framed and (origin / "generation_config.json").is_file():
+            shutil.copy(origin / "generation_config.json", folder)
     if data and "pixel_mean" in data:
         height, width, _ = run.model.image_shape
         scaling = {
@@ -80,7 +85,7 @@ def export_run(
     return architecture
 
 
-def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
+def _settings_of(run: Run, is_framed: bool, origin: Path | None) -> dict[str, Any]:
     """Returns entries to add to config.json: class names, texts per example, special tokens."""
     settings: dict[str, Any] = {}
     if run.classes:
@@ -88,11 +93,9 @@ def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
         settings["label2id"] = {name: number for number, name in enumerate(run.classes)}
     if run.num_texts > 1:
         settings["num_texts"] = run.num_texts
-    origin = run.config.initial.weights
-    if origin and is_of_huggingface(origin):
-        with contextlib.suppress(InvalidInput):  # gone, or offline: no end token then
-            stored = read_settings(folder_of(origin, weights=False))
-            settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
+    if origin:
+        stored = read_settings(origin)
+        settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
     if run.tokenizer is not None and is_framed:
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
@@ -108,14 +111,29 @@ def _settings_of(run: Run, is_framed: bool) -> dict[str, Any]:
     return settings
 
 
+def _origin_of(run: Run) -> Path | None:
+    """Returns the folder of the Hugging Face model that a run started from, if it is there."""
+    origin = run.config.initial.weights
+    if origin and is_of_huggingface(origin):
+        with contextlib.suppress(InvalidInput):
+            return folder_of(origin, weights=False)
+    return None
+
+
 def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
     """Returns the entries of tokenizer_config.json, e.g. special tokens and the maximum length."""
     tokenizer, names = run.tokenizer, {}
+    file = Path(run.config.data.tokenizer)
+    if isinstance(tokenizer, HuggingFaceTokenizer) and file.is_file():
+        names = stated_beside(file.parent)
+    elif isinstance(tokenizer, HuggingFaceTokenizer):
+        told = "no such file, so roles of special tokens and a chat template are left out"
+        warnings.warn(f"{file}: {told}", stacklevel=3)
     if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file is not changed
             special = {p: n for p, n in special.items() if tokenizer.number_of(n) is not None}
-        names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in special.items()}
+        names |= {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in special.items()}
     types = ["token_type_ids"] if getattr(run.model, "num_types", 0) else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

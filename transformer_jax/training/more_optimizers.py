@@ -60,9 +60,7 @@ def muon(
       b2: AdamW's b2, for the same parameters.
     """
     orthogonal = orthogonal_momentum(beta, nesterov)
-    as_adam = stateless_by_path(
-        lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5)
-    )
+    as_adam = stateless_by_path(lambda path, x, _: x * (0.2 * max(x.shape[-2:]) ** 0.5))
     rule = of_matrices(optax.chain(orthogonal, as_adam), optax.scale_by_adam(b1, b2))
     return optax.chain(rule, parts.decay, parts.rate)
 

@@ -199,6 +199,10 @@ def _scored(
 ) -> tuple[Array, Sums]:
     """Returns the total loss and the Sums of each example; without `project`, hidden is logits."""
     targets, weights = batch["targets"], batch["weights"]
+    if weights.shape != targets.shape:
+        raise ValueError(
+            f"weights: expected the targets' shape {targets.shape}, got {weights.shape}"
+        )
     if hasattr(objective, "sums"):
         sums = objective.sums(hidden, project or (lambda logits: logits), targets, weights, key)
         return sums.loss.sum(), sums

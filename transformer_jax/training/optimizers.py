@@ -139,9 +139,7 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
 
 def stateless_by_path(function: Callable[[tuple, Array, Array], Array]) -> Transformation:
     """Returns a stateless transformation: each update becomes function(path, update, parameter)."""
-    return optax.stateless(
-        lambda updates, params: jax.tree.map_with_path(function, updates, params)
-    )
+    return optax.stateless(lambda u, params: jax.tree.map_with_path(function, u, params))
 
 
 def map_paths(function: Callable[[tuple], Any]) -> Callable[[Any], Any]:

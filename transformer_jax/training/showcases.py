@@ -203,10 +203,7 @@ def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     if run.tokenizer is None and task != "language_modelling":
         raise InvalidInput(f"this run's data.task is {task}, which reads no text")
     if run.tokenizer is not None and not len(run.tokenizer.encode(prompt)):
-        raise InvalidInput(
-            f"--prompt={prompt!r}: expected at least one token; the tokenizer of this run finds "
-            "none"
-        )
+        raise InvalidInput(f"--prompt={prompt!r}: the tokenizer of this run finds no token in it")
     pieces = run.stream(prompt, **options)
     first = next(pieces, "")  # so that an error is raised before the prompt is shown
     yield prompt + _glue(run) + first

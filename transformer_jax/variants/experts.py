@@ -80,10 +80,7 @@ class MixtureOfExperts(FeedForward):
           ValueError: num_chosen is larger than num_experts.
         """
         if self.num_chosen > self.num_experts:
-            raise ValueError(
-                f"num_chosen: expected at most num_experts {self.num_experts}, "
-                f"got {self.num_chosen}"
-            )
+            raise ValueError(f"num_chosen: expected <= {self.num_experts}, got {self.num_chosen}")
         width = inputs.shape[-1]
         mlp_dim = self.mlp_dim or round((8 / 3 if self.gated else 4) * width)
         router = Linear(self.num_experts, False, self.kernel_init, name="router")

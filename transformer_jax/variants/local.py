@@ -42,9 +42,7 @@ class LocalAttention(SoftmaxAttention):
         assert isinstance(mask, Mask)
         after = 0 if "causal" in mask.names else 1
         query_NCK, key_NCK = (in_blocks(array, window, -2) for array in (query, key))
-        queries, keys = jax.tree.map(
-            lambda part: in_blocks(part, window, -1), (mask.query, mask.key)
-        )
+        queries, keys = jax.tree.map(lambda x: in_blocks(x, window, -1), (mask.query, mask.key))
         is_token_NC = in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
         near = jax.tree.map(lambda part: _near(part, after, -1), keys)
         allowed_NCM = (

@@ -64,9 +64,7 @@ class StateSpace(nn.Module):
         slot, head_dim = context.slot, context.sizes.head_dim
         inner, width = self.expand * inputs.shape[-1], inputs.shape[-1]
         if inner % head_dim:
-            raise ValueError(
-                f"head_dim: expected a divisor of the {inner} inner features, got {head_dim}"
-            )
+            raise ValueError(f"head_dim: expected a divisor of {inner}, got {head_dim}")
         heads, channels = inner // head_dim, inner + 2 * self.state_size
         features = inner + channels + heads
         reads = Linear(features, self.use_bias, self.kernel_init, self.dtype, name="in")

@@ -118,10 +118,7 @@ class DifferentialAttention(AttentionVariant):
         if call.scale is not None:
             raise ValueError(f"attention_scale: differential attention has none, got {call.scale}")
         if head_dim % 2:
-            raise ValueError(
-                "head_dim: differential attention halves each head; expected an even number, got "
-                f"{head_dim}"
-            )
+            raise ValueError(f"head_dim: expected an even number, for two halves, got {head_dim}")
         mask, bias = call.dense(query, key)
         start = nn.initializers.constant(self.initial_lambda)
         lambda_H11 = self.param("lambda", start, (heads,))[:, None, None]
@@ -172,10 +169,7 @@ class DiffTransformer(AttentionVariant):
     def _softmax(self, query: Array, key: Array, call: AttentionCall) -> Array:
         heads, (mask, bias) = query.shape[-3], call.dense(query, key)
         if heads % 2:
-            raise ValueError(
-                "num_heads: two heads make a pair in diff_transformer; expected an even number, "
-                f"got {heads}"
-            )
+            raise ValueError(f"num_heads: expected an even number, for pairs, got {heads}")
         return attention_weights(query, key, mask, bias, scale=call.scale)
 
     @nn.compact

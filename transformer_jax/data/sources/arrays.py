@@ -6,7 +6,7 @@ import hashlib
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,9 +69,9 @@ def load_images(source: str) -> Arrays:
     elif path.is_file():
         arrays = _read_npz(path)
     elif _find_idx(path, _IDX_FILES["train_images"]):
-        arrays = _read_idx_folder(path)
+        arrays = _read_idx_folder(path, remarks)
     elif (path / "data_batch_1.bin").is_file():
-        arrays = _read_cifar_folder(path)
+        arrays = _read_cifar_folder(path, remarks)
     elif any(map(_is_picture, visible(path))):
         arrays = _read_picture_folder(path, remarks)
     else:
@@ -145,8 +145,7 @@ def _joined(
     least, most = int(numbers.min()), int(numbers.max())
     if "classes" not in arrays and most >= len(numbers):
         raise InvalidInput(
-            f"{name}: label {most} among {len(numbers)} examples: expected consecutive "
-            "class indices from 0"
+            f"{name}: label {most} among {len(numbers)} examples: expected class indices from 0"
         )
     classes = tuple(map(str, np.atleast_1d(arrays.get("classes", range(most + 1)))))
     if least < 0 or most >= len(classes):
@@ -214,14 +213,21 @@ def _find_idx(folder: Path, name: str) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def _read_idx_folder(folder: Path) -> dict[str, np.ndarray]:
-    arrays = {}
-    for name, file in _IDX_FILES.items():
-        path = _find_idx(folder, file)
-        if path is None:
-            raise InvalidInput(f"{folder}: {file} (or {file}.gz) is missing")
-        arrays[name] = _read_idx(path)
-    return arrays
+def _read_idx_folder(folder: Path, remarks: list[str]) -> dict[str, np.ndarray]:
+    paths = {name: _find_idx(folder, file) or folder / file for name, file in _IDX_FILES.items()}
+    for path in paths.values():
+        if not path.is_file():
+            raise InvalidInput(f"{path} (or {path.name}.gz) is missing")
+    remarks += _left_out(folder, {path.name for path in paths.values()})
+    return {name: _read_idx(path) for name, path in paths.items()}
+
+
+def _left_out(folder: Path, read: Collection[str]) -> list[str]:
+    """Returns a remark on what else is in a folder, except texts about it."""
+    names = sorted(p.name for p in folder.iterdir() if p.suffix not in (".txt", ".html", ".md"))
+    names = [name for name in names if name not in read and name[0] not in "._"]
+    more = ", ..." * (len(names) > 5)
+    return [f"{folder}: left out: {', '.join(names[:5])}{more}"] if names else []
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -243,15 +249,18 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
-def _read_cifar_folder(folder: Path) -> dict[str, Any]:
+def _read_cifar_folder(folder: Path, remarks: list[str]) -> dict[str, Any]:
     """Reads CIFAR-10's binary version: rows of a label and 3 x 32 x 32 bytes."""
     meta = folder / "batches.meta.txt"
     arrays: dict[str, Any] = {"classes": meta.read_text().split()} if meta.is_file() else {}
+    read: list[str] = []
     for part, pattern in (("train", "data_batch_*.bin"), ("test", "test_batch.bin")):
         files = sorted(folder.glob(pattern)) or [folder / pattern]
+        read += [file.name for file in files]
         rows = np.concatenate([_read_cifar(file) for file in files])
         arrays[f"{part}_labels"] = rows[:, 0]
         arrays[f"{part}_images"] = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    remarks += _left_out(folder, read)
     return arrays
 
 

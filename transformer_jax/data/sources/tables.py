@@ -85,9 +85,7 @@ def load_labelled_text(source: str, text_field: str = "text") -> LabelledText:
         rows += _columns(path, text_field, "label", optional="text_pair")
     sha256 = _checked_sha256(source, rows)
     if len({len(row) for row in rows}) > 1:
-        raise InvalidInput(
-            f"data.source={source}: some rows have two texts and others one; expected one kind"
-        )
+        raise InvalidInput(f"data.source={source}: some rows have two texts, others one")
     classes = tuple(sorted({label for *_, label in rows}))
     if len(classes) < 2:
         raise InvalidInput(

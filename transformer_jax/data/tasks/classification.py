@@ -81,9 +81,7 @@ def text_classification(
     loaded = load_labelled_text(source, text_field)
     are_pairs = len(loaded.texts[0]) == 2
     if are_pairs and length < 5:
-        raise InvalidInput(
-            f"data.length={length}: two texts and their three special tokens need at least 5"
-        )
+        raise InvalidInput(f"data.length={length}: two texts with special tokens need at least 5")
     parts = split_by_key([texts[0] for texts in loaded.texts], splits, split_seed)
     training_texts = [text for index in parts["train"] for text in loaded.texts[index]]
     tokenizer = make_tokenizer(
