@@ -133,6 +133,14 @@ def _check_keys(request):
     jax.config.update("jax_debug_key_reuse", name not in _QUICK)
 
 
+@pytest.fixture(scope="module")
+def torch():
+    import torch
+
+    torch.manual_seed(0)
+    return torch
+
+
 @pytest.fixture
 def no_key_twice():
     """In modules that check no keys: here a random key may be used once."""

@@ -128,9 +128,7 @@ FEW = (
 
 def _grouped(names):
     further = lambda name: [] if name in FEW else [pytest.mark.thorough]
-    return [
-        pytest.param(name, marks=[pytest.mark.xdist_group(name), *further(name)]) for name in names
-    ]
+    return [pytest.param(n, marks=[pytest.mark.xdist_group(n), *further(n)]) for n in names]
 
 
 @pytest.fixture(scope="module", params=_grouped(CASES))
@@ -463,7 +461,7 @@ def test_variants_are_read_by_size_and_patch():
         (
             VisionTransformer.of(**IMAGE, patch_size=3),
             IMAGES,
-            "divisible by the patch size 3, got 8 x 4 pixels",
+            "multiples of 3, got 8 x 4",
         ),
         (RecurrentDecoder(**RECURRENT, cell="lst"), {"tokens": TOKENS}, "cell: expected"),
     ],

@@ -3,6 +3,8 @@
 The linear model and its features are compared with scikit-learn in test_oracles.
 """
 
+import itertools
+import json
 import shutil
 from pathlib import Path
 
@@ -34,6 +36,19 @@ from transformer_jax.training.build import make_task
 def scores_of(**changes):
     config = load_config(TINY, {key.replace("__", "."): v for key, v in changes.items()})
     return baselines_of(make_task(config), 20)
+
+
+@pytest.mark.parametrize(("separate", "coins"), [("True", 2), ("False", 1)])
+def test_n_grams_see_the_previous_document_only_if_models_do(tmp_path, rng, separate, coins):
+    """A document's second letter is the last of the document before it."""
+    lasts = rng.integers(0, 2, 6000).tolist()
+    pairs = [json.dumps({"text": f"c{one}{last}"}) for one, last in itertools.pairwise(lasts)]
+    (tmp_path / "a.jsonl").write_text("\n".join(pairs))
+    source = {"data__source": str(tmp_path / "a.jsonl"), "data__length": "80"}
+    scores, _ = scores_of(**source, data__separate_documents=separate)
+    targets = 3 if separate == "True" else 4
+    loss = coins * np.log(2) / targets
+    assert scores["4-gram"]["test"]["loss"] == pytest.approx(loss, rel=0.15)
 
 
 def test_a_text_is_scored_by_counts_of_one_to_six_tokens(tmp_path):

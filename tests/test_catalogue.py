@@ -54,9 +54,7 @@ def test_an_ablation_that_is_a_config_trains(row, tmp_path):
         config = str(ROOT / "configs" / "digits.py")
     changes = {key: str(value) for key, value in (short | row.options).items()}
     train(load_config(config, changes), tmp_path / "a")
-    rows = [
-        json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    ]
+    rows = [json.loads(row) for row in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["train/loss"] for row in rows]
     assert np.mean(losses[-3:]) < np.mean(losses[:3])
     assert np.isfinite(rows[-1]["test/loss"])

@@ -11,14 +11,8 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from tests.conftest import random_params
-from transformer_jax import MultiHeadAttention, causal_mask
-from transformer_jax.attention import (
-    ATTENTIONS,
-    AttentionCall,
-    AttentionVariant,
-    attention_weights,
-    weighted_sum,
-)
+from transformer_jax import AttentionVariant, MultiHeadAttention, attention_weights, causal_mask
+from transformer_jax.attention import ATTENTIONS, AttentionCall, weighted_sum
 from transformer_jax.blocks import Context
 from transformer_jax.feedforward import GatedFeedForward
 from transformer_jax.laws import small_decoder
@@ -117,9 +111,7 @@ def test_weights_equal_a_loop_in_float64(name, query_key_value):
 def test_talking_heads_equal_a_loop_in_float64(query_key_value, rng):
     query, key, _ = query_key_value
     mixes = [rng.normal(size=(HEADS, HEADS)) for _ in range(2)]
-    params = {
-        name: {"kernel": m.tolist()} for name, m in zip(("scores", "weights"), mixes, strict=True)
-    }
+    params = {n: {"kernel": m.tolist()} for n, m in zip(("scores", "weights"), mixes, strict=True)}
     weights = weights_of("talking_heads", query, key, causal_mask(LENGTH), params=params)
     first, second = (np.eye(HEADS) + mix for mix in mixes)
     scores = np.einsum("...LK,...MK->...LM", double(query), double(key)) / math.sqrt(SIZE)

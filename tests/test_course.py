@@ -83,10 +83,8 @@ def test_the_loops_agree_with_our_heads(rng):
     params = random_params(attend, inputs)
     kernels = [np.asarray(params[n]["kernel"]) for n in ("query", "key", "value", "out")]
     mask = np.asarray(causal_mask(5))
-    loops = solution.multi_head_attention(inputs, *kernels, 3, mask)
-    np.testing.assert_allclose(
-        attend.apply({"params": params}, inputs, mask=mask), loops, atol=1e-5
-    )
+    loop = solution.multi_head_attention(inputs, *kernels, 3, mask)
+    np.testing.assert_allclose(attend.apply({"params": params}, inputs, mask=mask), loop, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["attention", "multi_head_attention"])

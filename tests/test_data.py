@@ -150,9 +150,7 @@ def test_a_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
 
 
 @pytest.mark.parametrize("counted_at_once", [7, 1 << 24])
-def test_a_text_is_cut_at_the_same_letters_whatever_its_tokens(
-    tmp_path, monkeypatch, counted_at_once
-):
+def test_a_text_is_cut_at_the_same_letters_by_any_tokens(tmp_path, monkeypatch, counted_at_once):
     """Shares are of bytes: parts of characters, byte pairs and shards differ by a token at most."""
     for module in (stream, shards_module):
         monkeypatch.setattr(module, "COUNTED_AT_ONCE", counted_at_once)

@@ -684,7 +684,7 @@ def test_an_exported_run_keeps_special_tokens_and_the_chat_template(tiny_run, tm
     library = pytest.importorskip("tokenizers")
     made = library.Tokenizer(library.models.WordLevel({"<s>": 0, "a": 1}, unk_token="<s>"))
     made.save(str(tmp_path / "tokenizer.json"))
-    said = {"bos_token": {"content": "<s>"}, "eos_token": None, "tokenizer_class": "Theirs"}
+    said = {"bos_token": {"content": "<s>"}, "eos_token": None, "tokenizer_class": "X"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
     (tmp_path / "special_tokens_map.json").write_text('{"pad_token": "<s>"}')
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
@@ -725,6 +725,9 @@ def test_logs_of_every_spelling_are_read_or_refused(tmp_path):
     (tmp_path / "a-0.LOG").write_text(line.format("750", 2) + line.format("1,000", 3))
     (curve,) = read_curves([tmp_path]).values()
     assert (curve.steps, curve.values) == ([750, 1000], [2.0, 3.0])
+    (tmp_path / "a-0.LOG").write_text(line.format("750", 2) + line.format("1k", 3))
+    with pytest.raises(InvalidInput, match="line 2: step 1k: expected an integer"):
+        read_curves([tmp_path])
     (tmp_path / "a-1.log.gz").write_bytes(gzip.compress(b"step 1"))
     with pytest.raises(InvalidInput, match=r"a-1\.log\.gz: expected \.log, .* unpack it"):
         read_curves([tmp_path])

@@ -129,10 +129,11 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ("LlamaForCausalLM", {"rms_norm_eps": "1e-6"}, "rms_norm_eps='1e-6'"),
         ("LlamaForCausalLM", {"rope_theta": None}, "rope_theta=None: expected a number"),
         ("LlamaForCausalLM", {"hidden_size": 31.5}, "hidden_size=31.5"),
+        ("LlamaForCausalLM", {"quantization_config": {"bits": 8}}, "quantization_config={'bits"),
         (
             "LlamaForCausalLM",
-            {"quantization_config": {"bits": 8}},
-            "quantization_config={'bits': 8}",
+            {"transformers_weights": "b"},
+            "transformers_weights=b: expected None",
         ),
         (
             "Qwen2ForCausalLM",

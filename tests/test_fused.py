@@ -115,6 +115,7 @@ def test_what_a_kernel_cannot_do_is_said(rng):
         ("one with sinks", given, {"mask": masked(Window(8, sinks=2) & Causal())}),
         ("several windows", given, {"mask": masked(Window(8) & Window(9) & Causal())}),
         ("not multiples of 128", short, {}),
+        ("no queries or no keys", [given[0], *(array[:, :, :0] for array in given[1:])], {}),
         ("the numbers of queries and keys differ", fewer, {"mask": causal.of_queries(0, 128)}),
     ):
         (said,) = taken("tpu", *inputs, **told)

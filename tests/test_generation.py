@@ -177,9 +177,7 @@ _read = jax.jit(
     ),
     static_argnums=0,
 )
-_apply = jax.jit(
-    lambda model, params, tokens: model.apply({"params": params}, tokens), static_argnums=0
-)
+_apply = jax.jit(lambda m, params, tokens: m.apply({"params": params}, tokens), static_argnums=0)
 
 
 @pytest.mark.parametrize("sizes", [(1,) * 6, (2, 2, 2), (4, 2), (6,), (0, 6)])

@@ -1,7 +1,4 @@
-"""Losses and gradients of version 1, which the rewrite has to reproduce.
-
-Removed when the core of version 2 is done.
-"""
+"""Losses and gradients of version 1, which later versions have to reproduce."""
 
 import functools
 import gzip

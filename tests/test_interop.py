@@ -36,14 +36,6 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SHAPE |= {"intermediate_size": 48}
 
 
-@pytest.fixture(scope="module")
-def torch():
-    import torch
-
-    torch.manual_seed(0)
-    return torch
-
-
 def their_models():
     import transformers as hf
 

@@ -254,9 +254,7 @@ def test_wrong_options_of_types_are_refused(options, words):
 
 
 @pytest.mark.thorough
-def test_a_hybrid_with_a_mixer_of_ones_own_trains_goes_on_and_asks_before_it_is_read(
-    tmp_path, monkeypatch
-):
+def test_a_hybrid_with_a_mixer_of_ones_own_trains_and_asks_before_it_is_read(tmp_path, monkeypatch):
     template = ROOT / "experiments" / "templates" / "mixer.py"
     (tmp_path / "own_mixing.py").write_text(template.read_text())
     monkeypatch.chdir(tmp_path)

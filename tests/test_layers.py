@@ -53,9 +53,7 @@ def test_norms_equal_their_formulas_in_float64(rng):
     scale, bias = normal(rng, 8), normal(rng, 8)
     centred = wide - wide.mean(-1, keepdims=True)
     expected = centred / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * np.asarray(scale)
-    np.testing.assert_allclose(
-        layer_norm(inputs, scale, bias), expected + np.asarray(bias), atol=2e-6
-    )
+    np.testing.assert_allclose(layer_norm(inputs, scale, bias), expected + bias, atol=2e-6)
     root = np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(rms_norm(inputs, scale), wide / root * np.asarray(scale), atol=2e-6)
 

@@ -155,9 +155,7 @@ def test_a_launch_that_was_killed_before_its_config_goes_on(tiny_run, tmp_path):
         directory.refuse_other_config(tiny_config())
 
 
-def test_a_disk_that_is_full_at_the_first_file_leaves_a_folder_that_can_begin(
-    tmp_path, monkeypatch
-):
+def test_a_disk_that_is_full_at_the_first_file_leaves_a_folder_to_begin(tmp_path, monkeypatch):
     def full(folder, name, text):
         if name == "config.json":
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -121,9 +121,7 @@ def test_traced_numbers_are_those_of_the_config(name):
         return new
 
     ours, theirs = jax.jit(updated)(numbers), jax.jit(updated)({})
-    np.testing.assert_allclose(
-        ours["block_0"]["kernel"], theirs["block_0"]["kernel"], rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(ours["block_0"]["kernel"], theirs["block_0"]["kernel"], 1e-5, 1e-6)
 
 
 def test_a_user_defined_schedule_gets_plain_numbers(tmp_path, monkeypatch):
@@ -175,9 +173,7 @@ def test_a_member_that_diverges_stops_alone(prepared, pairs, tmp_path):
     assert rows[0]["test/loss"] == pytest.approx(rows[1]["test/loss"], rel=1e-5)
 
 
-def test_members_that_are_interrupted_go_on_with_the_same_bits(
-    prepared, pairs, tmp_path, monkeypatch
-):
+def test_members_interrupted_go_on_with_the_same_bits(prepared, pairs, tmp_path, monkeypatch):
     """One was saved, the other is new: they are at different steps of one program."""
     stop, seeds = StopSignal(), {"first": {"seed": 0}, "second": {"seed": 1}}
     whole = members_of(prepared, tmp_path / "whole", stop, **seeds)

@@ -177,9 +177,7 @@ def test_metrics_of_classes_by_counting(rng, classes):
     logits, targets = rng.normal(size=(41, classes)), rng.integers(0, classes, 41)
     logits[np.arange(41), targets] += 1
     run = Labelled(logits, targets, [str(2.5 * n) for n in range(classes)])
-    found = {
-        name: METRICS[name](run, run, "test") for name in ("matthews_correlation", "f1", "spearman")
-    }
+    found = {n: METRICS[n](run, run, "test") for n in ("matthews_correlation", "f1", "spearman")}
     said, each = logits.argmax(-1), []
     for number in range(classes):
         right = ((said == number) & (targets == number)).sum()

@@ -122,13 +122,9 @@ def test_a_mixture_is_read_split_and_scored_source_by_source(files):
     assert len(rows) == 1000
     assert sum(b":" in row.tobytes() for row in rows.astype(np.uint8)) == 600  # of source b
     shares = tuple(tiny_config().data.splits)
-    alone = [
-        load_text(str(files / f"{name}.txt"), "byte").stream.split(shares)["test"] for name in "bac"
-    ]
+    alone = [load_text(str(files / f"{n}.txt"), "byte").stream.split(shares)["test"] for n in "bac"]
     expected = np.concatenate([s.windows(np.zeros(1, int), len(s))[0] for s in alone])
-    scored = [
-        batch["targets"][batch["weights"] > 0] for batch in task.evaluation_batches("test", 4)
-    ]
+    scored = [b["targets"][b["weights"] > 0] for b in task.evaluation_batches("test", 4)]
     firsts = np.cumsum([0, *(len(s) for s in alone[:-1])])  # of documents: nothing predicts them
     np.testing.assert_array_equal(np.concatenate(scored), np.delete(expected, firsts))
     assert set(task.clusters("test")) == {0, 1, 2}

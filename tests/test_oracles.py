@@ -34,14 +34,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def torch():
-    import torch
-
-    torch.manual_seed(0)
-    return torch
-
-
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 

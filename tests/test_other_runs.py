@@ -87,7 +87,7 @@ def test_a_chart_and_a_table_of_runs_are_read_from_csv(tmp_path):
         (
             "a.log",
             2 * LOGS["modded"].format(5, 1) + LOGS["modded"].format(5, 2),
-            ["step 5", "1 and 2"],
+            ["step 5", "1, 2"],
         ),
         ("a.jsonl", '{"step": 1, "val_loss": 1}\n{"step"\n{}\n', ["line 2", "not JSON"]),
         ("a.jsonl", '{"step": 1.5, "val_loss": 1}\n', ["row 1", "step=1.5"]),
@@ -153,9 +153,7 @@ def test_names_give_arms_and_seeds_by_the_rule(tmp_path):
 
 def test_values_are_the_last_or_those_at_an_update_or_the_first_at_a_target(tmp_path):
     curves = read_curves([write_rows(tmp_path / "a-0.jsonl", [*POINTS, (750, 2.0)])])
-    value = lambda **options: [
-        rows_of_curves(curves, **options).rows[0][k] for k in ("value", "step")
-    ]
+    value = lambda **how: [rows_of_curves(curves, **how).rows[0][k] for k in ("value", "step")]
     assert value() == [2.0, 750]
     assert value(at=250) == [2.5, 250]
     assert value(target=2.5) == [1.75, 250]

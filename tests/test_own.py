@@ -140,9 +140,7 @@ def test_help_has_the_options_of_own_components(folder, capsys):
     chosen = f"--config.model.attention={CHOICE['model.attention']}"
     for name in (OPTION, OPTION.rpartition(".")[0]):
         with pytest.raises(SystemExit):
-            Parser("train", "Trains.", takes_config=True).read(
-                [f"--config={TINY}", chosen, f"--help={name}"]
-            )
+            Parser("train", "", True).read([f"--config={TINY}", chosen, f"--help={name}"])
         assert f"--config.{OPTION}=" in capsys.readouterr().out
 
 

@@ -107,9 +107,7 @@ def test_a_text_that_is_not_there_is_not_needed():
 
 def test_the_memory_of_a_job_is_that_of_its_group(tmp_path):
     root, own = tmp_path / "fs", tmp_path / "own"
-    found = lambda: {
-        path.read_text() for path in memory._limits_of_groups(own, root) if path.exists()
-    }
+    found = lambda: {p.read_text() for p in memory._limits_of_groups(own, root) if p.exists()}
     (root / "slurm" / "job_1").mkdir(parents=True)
     (root / "slurm" / "memory.max").write_text("max\n")
     (root / "slurm" / "job_1" / "memory.max").write_text("1000\n")

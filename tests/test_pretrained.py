@@ -283,9 +283,7 @@ def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, text, t
     ("name", "template", "begin", "source"),
     [("bart", "{begin} $A {end}", [7, 6], [6, 0, 1, 2, 7]), ("t5", "$A {end}", [5], [0, 1, 2, 7])],
 )
-def test_a_translation_begins_and_ends_as_the_folder_says(
-    name, template, begin, source, tmp_path, capsys
-):
+def test_a_translation_begins_and_ends_as_it_says(name, template, begin, source, tmp_path, capsys):
     """BART reads <s> and </s> around a text and writes behind </s> <s>, T5 behind its padding."""
     model, tokenizer = MODELS[name], entry_of(TOKENIZERS, "char").train(["abcde"], 0)
     params = jax.tree.map(lambda array: 20 * array, drawn(model, seed=3))

@@ -47,9 +47,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clone")
     for name in ("configs", "experiments", "transformer_jax"):
         (folder / name).symlink_to(ROOT / name)
-    (folder / "my_text.txt").write_text(
-        "It was the best of times, it was the worst of times.\n" * 800
-    )
+    (folder / "my_text.txt").write_text("It was the best of times, the worst of times.\n" * 800)
     numbers = [f"{word} {n}" for n in range(60) for word in ("I am", "you are", "they run")]
     (folder / "my_pairs.tsv").write_text("".join(f"{n}.\t{n[::-1]}\n" for n in numbers))
     rows = [f'"{n}, it is said",{n[0]}\n' for n in numbers]

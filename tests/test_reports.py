@@ -200,9 +200,7 @@ def test_compare_judges_a_study_again(done, copied):
 
 
 def runs_of(done, *which):
-    return {
-        f"{arm}{seed}": RunDirectory(done.cell(f"position={arm}", seed).path) for arm, seed in which
-    }
+    return {f"{a}{s}": RunDirectory(done.cell(f"position={a}", s).path) for a, s in which}
 
 
 @pytest.mark.parametrize(("metric", "better"), [("eval/loss", -1), ("eval/accuracy", 1)])

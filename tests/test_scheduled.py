@@ -38,10 +38,8 @@ def test_weight_decay_and_smoothing_follow_their_curves():
     prepared, batches, states = steps_of(*curves)
     decays, smoothings = [0.4, 0.4, 0.4 * 2 / 3, 0.4 / 3, 0, 0], [0, 0.1, 0.2, 0.3, 0.3, 0.3]
     for number, values in enumerate(zip(decays, smoothings, strict=True)):
-        changes = dict(
-            zip(("optimizer__weight_decay", "objective__smoothing"), values, strict=True)
-        )
-        plain = prepare(tiny_config(**SMALL | changes), task=prepared.task)
+        more = dict(zip(("optimizer__weight_decay", "objective__smoothing"), values, strict=True))
+        plain = prepare(tiny_config(**SMALL | more), task=prepared.task)
         step = make_train_step(plain.model, plain.optimizer, 0, 1, plain.objective)
         batch = jax.tree.map(lambda leaf, n=number: leaf[n], batches)
         expected, _ = jax.jit(step)(states[number], batch)

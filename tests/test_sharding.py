@@ -146,7 +146,7 @@ def test_outer_axes_go_over_hosts_and_slices():
     np.testing.assert_array_equal(across // 8, [[0] * 4] * 2 + [[1] * 4] * 2)
     tpus = [*slice_of_tpus(4), *slice_of_tpus(4, 1)]
     np.testing.assert_array_equal(laid_out(tpus, data=2, fsdp=16) // 16, [[0] * 16, [1] * 16])
-    uneven = "mesh.data=1 mesh.fsdp=12 .*: hosts or slices have 8, 4 devices; expected the same"
+    uneven = "mesh.data=1 mesh.fsdp=12 .*: hosts or slices have 8, 4 devices; expected equal"
     with pytest.raises(InvalidInput, match=uneven):
         laid_out(two[:12], fsdp=12)
 

@@ -17,9 +17,7 @@ from transformer_jax.studies.design import StudyFile, load_design
 def test_a_folder_that_is_no_site_is_not_emptied(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     for folder in (tmp_path, ROOT, tmp_path / "mine.txt"):
-        refused(
-            attempt("build_site", f"--out={folder}"), "expected a new folder, or an earlier site"
-        )
+        refused(attempt("build_site", f"--out={folder}"), "expected a new folder, or an earlier")
     assert (tmp_path / "mine.txt").exists()
 
 

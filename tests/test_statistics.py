@@ -9,12 +9,7 @@ from scipy import stats
 from tests.conftest import a_few_of
 from transformer_jax.studies import statistics as ours
 from transformer_jax.studies.outcomes import Outcome
-from transformer_jax.studies.statistics import (
-    beyond_this_text,
-    boschloo_p,
-    by_cluster,
-    clopper_pearson,
-)
+from transformer_jax.studies.statistics import beyond_this_text, boschloo_p, by_cluster
 
 STUDIES = 20_000
 
@@ -124,7 +119,7 @@ def test_seeds_needed_never_looks_at_the_effect():
 
 
 def test_clopper_pearson_and_boschloo():
-    low, high = clopper_pearson(2, 5)
+    low, high = ours.clopper_pearson(2, 5)
     theirs = stats.binomtest(2, 5).proportion_ci(0.95, "exact")
     assert (low, high) == pytest.approx((theirs.low, theirs.high))
     for one, other in (((5, 5), (0, 5)), ((3, 8), (7, 8)), ((1, 3), (2, 3))):
@@ -322,9 +317,7 @@ def test_divergence_suspends_every_word_on_a_mean():
     rng = np.random.default_rng(0)
     for _ in range(150):
         values, gone = rng.normal(size=(5, 5)), rng.random((5, 5)) < 0.1
-        cells = [
-            outcomes(row, np.flatnonzero(lost)) for row, lost in zip(values, gone, strict=True)
-        ]
+        cells = [outcomes(row, np.flatnonzero(out)) for row, out in zip(values, gone, strict=True)]
         found = ours.compare(cells[0], dict(zip("abcd", cells[1:], strict=True)), 0.01, True)
         for contrast, lost in zip(found, gone[1:], strict=True):
             suspended = lost.any() or gone[0].any()

@@ -124,9 +124,7 @@ def test_arms_of_the_command_line_are_lists_and_products():
         "num_heads=2": {"model.num_heads": 2},
     }
     product = parsed("model.num_heads=1,2xconfig.model.position=none,rotary")
-    names = [
-        f"num_heads={heads} position={name}" for heads in (1, 2) for name in ("none", "rotary")
-    ]
+    names = [f"num_heads={h} position={name}" for h in (1, 2) for name in ("none", "rotary")]
     assert list(product) == names
     assert parsed("model.num_heads=1,2 x model.position=none,rotary") == product
     assert list(parsed("model.depth=1,2xmodel.max_length=16,32"))[-1] == "depth=2 max_length=32"
@@ -559,12 +557,10 @@ def test_what_is_no_idle_change_is_not_refused(tmp_path, arms):
     assert set(builder.certificates(builder.arms(), {})) == set(arms)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"model__feed_forward": "gated"}, {"model__num_kv_heads": 1}]
-)
-def test_counted_operations_are_the_compilers(changes):
+@pytest.mark.parametrize("more", [{}, {"model__feed_forward": "gated"}, {"model__num_kv_heads": 1}])
+def test_counted_operations_are_the_compilers(more):
     """The compiler counts sums and activations too, so ours is a little below."""
-    prepared = prepare(tiny_config(model__width=128, data__length=64, **changes))
+    prepared = prepare(tiny_config(model__width=128, data__length=64, **more))
     batch = prepared.task.batch(0, 0)
     apply = jax.jit(lambda params: prepared.model.apply({"params": params}, **batch["inputs"]))
     counted = apply.lower(prepared.template.params).compile().cost_analysis()["flops"]

@@ -29,9 +29,7 @@ def test_without_cross_attention_the_source_does_not_matter():
     model = EncoderDecoder.of(**SMALL, cross_attention=False)
     params = random_params(model, source=TOKENS, tokens=TOKENS)
     assert "cross_attention" not in str(jax.tree_util.tree_structure(params))
-    ours, other = (
-        model.apply({"params": params}, source, TOKENS) for source in (TOKENS, (TOKENS + 3) % 11)
-    )
+    ours, other = (model.apply({"params": params}, x, TOKENS) for x in (TOKENS, (TOKENS + 3) % 11))
     np.testing.assert_array_equal(ours, other)
 
 

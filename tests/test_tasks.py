@@ -259,9 +259,7 @@ class EndAt(Silent):
 
 @pytest.mark.usefixtures("one_program")
 @pytest.mark.parametrize("kind", a_few_of(TASK, ("pairs",)))
-def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
-    kind, runs, sources, tmp_path, monkeypatch
-):
+def test_own_data_resumes_to_the_same_bits_and_loads(kind, runs, sources, tmp_path, monkeypatch):
     whole, config = runs(kind), config_for(kind, sources)
     row = RunDirectory(whole).metrics()[-1]
     assert row["step"] == 12

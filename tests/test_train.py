@@ -217,9 +217,7 @@ def test_c10_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR2, 140)]
 )
-def test_c23_a_signal_saves_and_says_how_to_go_on(
-    tmp_path, monkeypatch, capfd, one_step_a_call, number, code
-):
+def test_c23_a_signal_saves_a_run(tmp_path, monkeypatch, capfd, one_step_a_call, number, code):
     step, sent = Progress.step, []
 
     def step_and_signal(self, *arguments, **options):
@@ -329,9 +327,7 @@ def test_c67_changed_data_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("one_program")
-def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
-    tmp_path, monkeypatch
-):
+def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_so(tmp_path, monkeypatch):
     honest = LanguageModelling.batch
 
     def poisoned(self, seed, step):

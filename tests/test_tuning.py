@@ -129,9 +129,7 @@ ON_AND_BETWEEN = [(0, 0), (0.5, 0.5), (0, 0.5), (0.25, -0.25)]
 @pytest.mark.parametrize("optima", a_few_of(ON_AND_BETWEEN, [(0, 0.5)]))
 @pytest.mark.parametrize("seeds", a_few_of((3, 5, 8), (8,)))
 @pytest.mark.parametrize("curvature", a_few_of((0.3, 1, 4), (1,)))
-def test_equal_arms_that_were_tuned_are_called_different_in_less_than_6_percent(
-    seeds, optima, curvature
-):
+def test_equal_arms_are_called_different_in_less_than_6_percent(seeds, optima, curvature):
     """The rates of docs/error-rates.md: optima on and between values of the grid."""
     rate, studies = false_words(2000, seeds=seeds, optima=optima, curvature=curvature), 2000
     assert rate + 1.96 * math.sqrt(rate * (1 - rate) / studies) < 0.06

@@ -153,7 +153,8 @@ def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
     """
     rows = left.shape[:-1]
     if _serves_groups(left, right):
-        left = left.reshape(*right.shape[:-2], -1, left.shape[-1])
+        served = rows[-1] * (rows[-2] // right.shape[-3])
+        left = left.reshape(*right.shape[:-2], served, left.shape[-1])
     elif rows[-1] != 1 or right.shape[:-2] != rows[:-1]:
         return jnp.einsum(axes, left, right, **options)
     if rows[-1] == 1:

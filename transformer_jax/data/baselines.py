@@ -87,7 +87,12 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
             text = train.windows(np.array([part.begin]), part.count)
             inputs, targets = (text, text) if both_sides else (text[:, :-1], text[:, 1:])
             batch: Batch = {"inputs": {"tokens": inputs}, "targets": targets, "weights": 1}
-            found.append(context_rows(batch, distances)[0])
+            is_within: Any = slice(None)
+            if getattr(task, "separate_documents", False):
+                (segments,), _ = train.documents(np.array([part.begin]), part.count)
+                batch["inputs"]["segments"] = segments[None, :-1]
+                is_within = segments[1:] == segments[:-1]
+            found.append(context_rows(batch, distances)[0, is_within])
     else:
         found, count = [], 0
         for batch in _training_batches(task, steps):

@@ -8,6 +8,7 @@ import numpy as np
 from transformer_jax.data.tasks.batch import Batch
 
 NOTHING = -1  # stands for tokens before the start of a text or a window
+_OTHER = np.iinfo(np.int32).max  # stands for each token of another segment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +107,18 @@ def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
     """Returns the tokens near each target, then the target, [B, L, len(distances) + 1].
 
     Args:
-      batch: Batch whose input tokens and targets are [B, L] int.
+      batch: Batch whose input tokens and targets are [B, L] int, and its segments if it has any.
       distances: Offset of each token from the target's position in the inputs, nearest last.
     """
-    tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
+    tokens, targets = np.asarray(batch["inputs"]["tokens"], np.int32), np.asarray(batch["targets"])
+    segments = np.asarray(batch["inputs"].get("segments", np.ones_like(tokens)))
     most, length = max(map(abs, distances), default=0), tokens.shape[1]
-    padded = np.pad(tokens, ((0, 0), (most, most)), constant_values=NOTHING)
-    begins = [most + distance for distance in distances]
-    return np.stack([*(padded[:, begin : begin + length] for begin in begins), targets], -1)
+    sides = ((0, 0), (most, most))
+    padded, around = (np.pad(a, sides, constant_values=NOTHING) for a in (tokens, segments))
+    places = [slice(most + distance, most + distance + length) for distance in distances]
+    seen = ((around[:, p] == segments) | (around[:, p] == NOTHING) for p in places)
+    near = (np.where(s, padded[:, p], _OTHER) for s, p in zip(seen, places, strict=True))
+    return np.stack([*near, targets], -1)
 
 
 def _counted(

@@ -117,8 +117,7 @@ def _opt_fields(settings: Settings) -> dict[str, Any]:
     inner = settings.get("word_embed_proj_dim")
     if inner not in (None, settings["hidden_size"]):
         raise InvalidInput(
-            f"config.json: word_embed_proj_dim={inner}: expected hidden_size, "
-            f"{settings['hidden_size']}"
+            f"config.json: word_embed_proj_dim={inner}: expected {settings['hidden_size']}"
         )
     return {
         "wiring": "pre" if settings["do_layer_norm_before"] else "post",

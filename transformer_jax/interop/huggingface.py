@@ -137,7 +137,7 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     kind = settings.get("model_type")
     if kind not in (None, row.model_type):
         raise InvalidInput(f"{origin}: config.json: model_type={kind}: expected {row.model_type}")
-    required = {"quantization_config": None, **row.required}
+    required = {"quantization_config": None, "transformers_weights": None, **row.required}
     if row.model in (Decoder, EncoderDecoder):
         required["is_causal"] = True
     for key, value in required.items():

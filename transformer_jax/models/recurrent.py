@@ -233,10 +233,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         """
         pooling = pooling_of(self.pooling)
         if pooling.adds_token:
-            raise ValueError(
-                "pooling: a recurrent model has no class token; expected last, mean or max, got "
-                f"{self.pooling!r}"
-            )
+            raise ValueError(f"pooling: expected last, mean or max, got {self.pooling!r}")
         hidden_LD = self._embed(tokens, vectors, types)
         check_tokens(self.max_length, hidden_LD[..., 0], segments=segments, types=types)
         segments = jnp.ones(hidden_LD.shape[:-1], jnp.int32) if segments is None else segments

@@ -57,10 +57,7 @@ def grid_of(shape: tuple[int, ...], patch_size: int) -> tuple[int, int]:
     """
     height, width = shape[-3:-1]
     if height % patch_size or width % patch_size:
-        raise ValueError(
-            f"images: expected height and width divisible by the patch size {patch_size}, got "
-            f"{height} x {width} pixels"
-        )
+        raise ValueError(f"images: expected multiples of {patch_size}, got {height} x {width}")
     return height // patch_size, width // patch_size
 
 

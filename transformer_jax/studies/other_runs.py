@@ -30,9 +30,9 @@ RULE = (
 
 # Lines of logs -> the name of what they state
 _LOGS = {
-    "nanoGPT": (r"step (?P<step>[\d,]+): train loss \S+, val loss (?P<value>\S+)", "val_loss"),
-    "modded-nanogpt": (r"step:(?P<step>[\d,]+)/[\d,]+ val_loss:(?P<value>\S+)", "val_loss"),
-    "nanochat": (r"Step (?P<step>[\d,]+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
+    "nanoGPT": (r"step (?P<step>\S+): train loss \S+, val loss (?P<value>\S+)", "val_loss"),
+    "modded-nanogpt": (r"step:(?P<step>\S+)/\S+ val_loss:(?P<value>\S+)", "val_loss"),
+    "nanochat": (r"Step (?P<step>\S+) \| Validation bpb: (?P<value>[^\s|]+)", "val_bpb"),
 }
 _NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # Names under which logs and configs state the data that a run is evaluated on
@@ -186,10 +186,7 @@ def _in_order(points: list[tuple[int, float]], where: str) -> tuple[list[int], l
     for step, value in points:
         before = by_step.get(step, value)
         if before != value and not (math.isnan(before) and math.isnan(value)):
-            raise InvalidInput(
-                f"{where}: step {step} has two values, {by_step[step]:g} and {value:g}; one file "
-                "may hold one run"
-            )
+            raise InvalidInput(f"{where}: step {step} has two values: {by_step[step]:g}, {value:g}")
         by_step[step] = value
     steps = sorted(by_step)
     return steps, [by_step[step] for step in steps]
@@ -205,10 +202,11 @@ def _of_log(path: Path, metric: str | None) -> list[tuple[int, float]]:
                     if not line.endswith("\n"):  # it may be cut within the number
                         warnings.warn(f"{path}: {line!r} has no line end; not read", stacklevel=2)
                         continue
-                    where = f"{path}, line {line_number}: {name}"
-                    value = number(match["value"], where)
-                    step = int(match["step"].replace(",", ""))
-                    found.setdefault(name, []).append((step, value))
+                    where = f"{path}, line {line_number}"
+                    value = number(match["value"], f"{where}: {name}")
+                    if not (step := match["step"].replace(",", "")).isdecimal():
+                        raise InvalidInput(f"{where}: step {step}: expected an integer")
+                    found.setdefault(name, []).append((int(step), value))
     if not found:
         raise InvalidInput(
             f"{path}: no line of {', '.join(_LOGS)} with {metric or 'a validation loss'}; expected "

@@ -84,13 +84,11 @@ def extension_of(
     step = checkpoints.newest_whole() if changed else max(checkpoints.steps(), default=0)
     if step is None:
         raise InvalidInput(
-            f"{where}: no whole checkpoint to continue from; restore one, or choose a different "
-            "--workdir to train again"
+            f"{where}: no whole checkpoint to continue from; restore one, or use a new --workdir"
         )
     if changed and config.training.steps <= step:
         raise InvalidInput(
-            f"{where}: training.steps={config.training.steps}: the run already has {step} updates; "
-            "expected more"
+            f"{where}: training.steps={config.training.steps}: the run already has {step} updates"
         )
     if changed and not across_numerics:
         directory.refuse_other_numerics(goes_on=True)

@@ -200,9 +200,7 @@ def _scored(
     """Returns the total loss and the Sums of each example; without `project`, hidden is logits."""
     targets, weights = batch["targets"], batch["weights"]
     if weights.shape != targets.shape:
-        raise ValueError(
-            f"weights: expected the targets' shape {targets.shape}, got {weights.shape}"
-        )
+        raise ValueError(f"weights: expected shape {targets.shape}, got {weights.shape}")
     if hasattr(objective, "sums"):
         sums = objective.sums(hidden, project or (lambda logits: logits), targets, weights, key)
         return sums.loss.sum(), sums

@@ -113,6 +113,8 @@ def kernels_taken(platform: str) -> Generator[list[str]]:
 def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
     """Returns the reason why no kernel supports the call, or None if one might."""
     mask = call.mask
+    if not (query.size and key.size):
+        return "there are no queries or no keys"
     if call.bias is not None:
         return "a bias is added to scores"
     if call.dropout_rate:

@@ -35,15 +35,9 @@ class SharedAttention(MultiHeadAttention):
             return super().keys_values(memory, terms, slot, call)
         carry = call.context.carry
         if call.slot is not None and slot is None:
-            raise ValueError(
-                "attention: a block that shares keys and values must cache them; this attention "
-                "keeps a state instead"
-            )
+            raise ValueError("attention: a block that shares keys and values cannot keep a state")
         if self.keys == "earlier" and self.values is not None:
-            raise ValueError(
-                "values: this block reads the values of an earlier block; expected none, e.g. in "
-                "layer_types"
-            )
+            raise ValueError("values: this block reads an earlier block's; expected none")
         if self.keys == "own":
             key_GMK, value_GMV, new_GLV = super().keys_values(memory, terms, slot, call)
             carry.hand_on("keys and values", (key_GMK, value_GMV))

@@ -52,8 +52,7 @@ class YarnPositions(nn.Module):
         """
         if self.slow_turns >= self.fast_turns:
             raise ValueError(
-                f"slow_turns: expected less than fast_turns {self.fast_turns:g}, got "
-                f"{self.slow_turns:g}"
+                f"slow_turns: expected less than {self.fast_turns:g}, got {self.slow_turns:g}"
             )
         features = rotated_features(self.fraction, sizes.head_dim)
         low, high = (self._place(turns, features) for turns in (self.fast_turns, self.slow_turns))
