@@ -20,14 +20,9 @@ from transformer_jax.data.ngrams import NOTHING, NGrams
 from transformer_jax.data.tasks.classification import Classification
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies import judging
 from transformer_jax.studies.design import FLOORS, METHODS, gate_of, load_design
-from transformer_jax.studies.judging import (
-    at_an_end,
-    best_and_guess,
-    judge_study,
-    passed,
-    whether_learned,
-)
+from transformer_jax.studies.judging import at_an_end, best_and_guess, passed
 from transformer_jax.studies.running import run
 from transformer_jax.studies.study import load_study
 from transformer_jax.training.build import make_task
@@ -155,7 +150,7 @@ def test_a_base_no_better_than_the_simple_method_passes_in_one_look_of_twenty(rn
 )
 def test_what_came_of_a_gate_is_told_in_words(values, told):
     gate = {"method": "4-gram", "metric": "loss", "split": "test", "score": 1.8, "reason": "usual"}
-    found = whether_learned(gate, values)
+    found = judging.whether_learned(gate, values)
     assert told in found["told"]
     assert found["passed"] == told.startswith("better")
 
@@ -238,7 +233,7 @@ def test_a_base_above_its_gate_gets_verdicts_and_one_below_none(taught, again):
     assert verdicts["arms"]["none"]["verdict"] not in ("cannot tell", "refused")
     assert "Has the base learned?" in (taught.path / "report.html").read_text()
     again.record["baselines"]["gate"]["score"] = 1e-3
-    found = judge_study(again)
+    found = judging.judge_study(again)
     assert not found["learned"]["passed"]
     assert found["arms"]["none"]["words"] == "cannot tell: the base has not learned"
     assert found["arms"]["none"]["differences"] == verdicts["arms"]["none"]["differences"]

@@ -41,16 +41,11 @@ from transformer_jax.runs.files import replace
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies import other_runs
 from transformer_jax.studies.arms import ArmBuilder, incomparable, probe, same_files
 from transformer_jax.studies.design import load_design
 from transformer_jax.studies.items import read_answers
-from transformer_jax.studies.other_runs import (
-    RULE,
-    arm_and_seed,
-    read_curves,
-    read_scores,
-    rows_of_curves,
-)
+from transformer_jax.studies.other_runs import read_curves, read_scores, rows_of_curves
 from transformer_jax.studies.pairs import TrainedPairs
 from transformer_jax.studies.referee import Journal
 from transformer_jax.studies.running import run
@@ -503,8 +498,8 @@ def test_arms_of_scores_in_two_spellings_are_refused(tmp_path, one, other):
 
 
 def test_an_exponent_is_no_seed():
-    assert arm_and_seed("plain-lr1e-3", RULE) is None
-    assert arm_and_seed("plain-lr1e-3-s2", RULE) == ("plain-lr1e-3", 2)
+    assert other_runs.arm_and_seed("plain-lr1e-3", other_runs.RULE) is None
+    assert other_runs.arm_and_seed("plain-lr1e-3-s2", other_runs.RULE) == ("plain-lr1e-3", 2)
 
 
 def test_a_study_with_an_arm_twice_is_refused(tmp_path):

@@ -10,14 +10,9 @@ import pytest
 from tests.conftest import TINY, attempt, refused
 from tests.test_studies import QUICK, study_file
 from transformer_jax.errors import InvalidInput
+from transformer_jax.studies import ladder as ladders
 from transformer_jax.studies.design import load_design
-from transformer_jax.studies.ladder import (
-    begin_ladder,
-    ladder_of,
-    ladder_text,
-    run_ladder,
-    rung_path,
-)
+from transformer_jax.studies.ladder import begin_ladder, ladder_of, run_ladder, rung_path
 from transformer_jax.studies.statistics import Optimum, moved, optimum
 
 RATES = ["optimizer.learning_rate=0.001,0.003,0.009"]
@@ -97,7 +92,7 @@ def test_a_ladder_tells_where_the_best_value_of_an_option_goes():
             "by_rung": best, "moved": {"at": 0.5, "interval": [0.3, 0.8]}, "between": (0, 1),
         }},
     }  # fmt: skip
-    text = ladder_text(ladder)
+    text = ladders.ladder_text(ladder)
     assert "the best optimizer.learning_rate moves by x 0.5 [0.3, 0.8] from 32 to 64" in text
     assert "0.004 [0.003, 0.005] at 32, 0.002 [0.001, 0.003] at 64" in text
     assert "| b | 64 |" in text

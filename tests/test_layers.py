@@ -24,15 +24,9 @@ from transformer_jax.positions import (
     Sizes,
     rotate,
 )
+from transformer_jax.variants import wirings
 from transformer_jax.variants.relative import ALiBiPositions, T5Positions, alibi_slopes
-from transformer_jax.variants.wirings import (
-    DeepNorm,
-    LayerScale,
-    NoResidual,
-    Parallel,
-    ReZero,
-    SandwichNorm,
-)
+from transformer_jax.variants.wirings import DeepNorm, ReZero
 
 
 def normal(rng, *shape):
@@ -103,7 +97,7 @@ def branches(norms, feed_forward=lambda hidden: 3 * hidden):
     }
 
 
-SHARING = functools.partial(Parallel, share_norm=True)
+SHARING = functools.partial(wirings.Parallel, share_norm=True)
 DEEP = functools.partial(DeepNorm, depth=8)
 TWO = ["attention", "feed_forward"]
 FOUR = ["attention", "attention_out", "feed_forward", "feed_forward_out"]
@@ -114,10 +108,10 @@ FOUR = ["attention", "attention_out", "feed_forward", "feed_forward_out"]
     [
         (PreNorm, (8 + 8) + 3 * 8, 16 + 2 * (16 / 2), TWO, True),
         (PostNorm, ((8 + 16) / 2) * 4 / 2, (12 + 2 * 12) / 2, TWO, False),
-        (SandwichNorm, (8 + 4) + 3 * 6 / 2, 12 + 2 * (12 / 2) / 2, FOUR, True),
-        (Parallel, 8 + 2 * 4 + 3 * 4, 8 + 2 * 4 + 2 * 4, TWO, True),
+        (wirings.SandwichNorm, (8 + 4) + 3 * 6 / 2, 12 + 2 * (12 / 2) / 2, FOUR, True),
+        (wirings.Parallel, 8 + 2 * 4 + 3 * 4, 8 + 2 * 4 + 2 * 4, TWO, True),
         (SHARING, 8 + 2 * 4 + 3 * 4, 8 + 2 * 4 + 2 * 4, ["attention"], True),
-        (NoResidual, 3 * (2 * 4) / 2, 2 * (8 / 2), TWO, True),
+        (wirings.NoResidual, 3 * (2 * 4) / 2, 2 * (8 / 2), TWO, True),
         (DEEP, (2 * ((2 * 8 + 16) / 2) + 3 * 16) / 2, (2 * 16 + 2 * 16) / 2, TWO, False),
     ],
 )
@@ -144,7 +138,7 @@ def plain_branch(attention, **fields):
 
 @pytest.mark.parametrize(
     ("wiring", "shape", "start", "expected"),
-    [(ReZero, (1,), 0.0, 1 + 0.5 * 2), (LayerScale, (2,), 0.1, 1 + 0.5 * 2 * 0.5)],
+    [(ReZero, (1,), 0.0, 1 + 0.5 * 2), (wirings.LayerScale, (2,), 0.1, 1 + 0.5 * 2 * 0.5)],
 )
 def test_wirings_with_learned_gains(wiring, shape, start, expected):
     """f(x) = 2x, a norm that halves, on ones; the gain starts as the paper's and is then 1/2."""

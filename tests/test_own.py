@@ -8,13 +8,8 @@ import pytest
 
 from experiments.command import Parser
 from tests.conftest import ROOT, TINY, attempt, command, refused, run_python
-from transformer_jax.config_files import (
-    flatten,
-    from_json,
-    load_config,
-    refuse_foreign_modules,
-    to_json,
-)
+from transformer_jax import config_files
+from transformer_jax.config_files import flatten, load_config, refuse_foreign_modules
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
 from transformer_jax.own import hash_of_file, own_files
@@ -155,9 +150,9 @@ def test_a_mask_rule_that_is_no_dataclass_is_told_so(folder):
 
 
 def test_a_stored_config_runs_nothing_that_is_not_allowed(folder):
-    stored = to_json(short(**{OPTION: "4"}))
+    stored = config_files.to_json(short(**{OPTION: "4"}))
     del sys.modules["own_tempered"]
-    config = from_json(stored, "here")
+    config = config_files.from_json(stored, "here")
     with pytest.raises(InvalidInput, match=r"needs your permission; .*--allow=own_tempered"):
         refuse_foreign_modules(config, ())
     refuse_foreign_modules(config, ["own_tempered"])
