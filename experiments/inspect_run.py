@@ -100,8 +100,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         if seen.image is None:
             draw_attention({layer: (drawn[layer], *seen.beside(layer)) for layer in drawn}, out)
         else:
-            has_token = seen.words[:1] == ["class"]
-            draw_attention_over_image(drawn, seen.image, has_token, out)
+            draw_attention_over_image(drawn, seen.image, seen.words, out)
         print(f"wrote {out}")
     print(f"wrote {out.with_suffix('.npz')}")
     return {"words": seen.words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
@@ -254,6 +253,7 @@ def _example_of(run: Any, number: int, allow: list[str]) -> Example:
         places = range(batch["inputs"]["vectors"].shape[1])
         return Example(batch["inputs"], [*first, *map(str, places)])
     image = task.inputs["images"][task.splits["test"][number]]
+    first += ["register"] * getattr(run.model, "registers", 0)
     return Example(batch["inputs"], first, image=image)
 
 

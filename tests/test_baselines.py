@@ -41,8 +41,7 @@ def test_n_grams_see_the_previous_document_only_if_models_do(tmp_path, rng, sepa
     (tmp_path / "a.jsonl").write_text("\n".join(pairs))
     source = {"data__source": str(tmp_path / "a.jsonl"), "data__length": "80"}
     scores, _ = scores_of(**source, data__separate_documents=separate)
-    targets = 3 if separate == "True" else 4
-    loss = coins * np.log(2) / targets
+    loss = coins * np.log(2) / (3 if separate == "True" else 4)
     assert scores["4-gram"]["test"]["loss"] == pytest.approx(loss, rel=0.15)
 
 

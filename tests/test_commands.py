@@ -157,7 +157,7 @@ def test_bench_measures_what_it_says(tmp_path):
         ("sample --workdir={run} --prompt=5€", ["'5'", "U+0035", "offset 0"]),
         ("sample --workdir={run} --top_p=2 --temperature=-1", ["top_p", "temperature"]),
         ("sample --workdir={run} --temperature=warm", ["--temperature", "warm"]),
-        ("sample --workdir={run} --prompt=", ["--prompt=''", "at least one token"]),
+        ("sample --workdir={run} --prompt=", ["--prompt=''", "finds no token"]),
         ("sample --workdir={run} --seed=4294967296", ["seed", "2^32"]),
         ("sample --workdir={tmp}", ["no run here"]),
         ("evaluate --workdir={run} --split=dev", ["dev", "validation"]),

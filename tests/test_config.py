@@ -15,6 +15,7 @@ from experiments.command import Parser
 from experiments.explained import as_markdown
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax import config_files as configs
+from transformer_jax import options as our_options
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.sources.files import EMBEDDED
@@ -24,16 +25,7 @@ from transformer_jax.declarations import Option
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import MODELS
 from transformer_jax.models.vision import VARIANTS
-from transformer_jax.options import (
-    Count,
-    Initial,
-    Number,
-    Positive,
-    PositiveShare,
-    SameAs,
-    Share,
-    Switch,
-)
+from transformer_jax.options import Count, Initial, Number, Positive, SameAs, Share
 from transformer_jax.own import names_own
 from transformer_jax.resolve import all_options, completed, option_for, stated, unread
 from transformer_jax.training.prepared import prepare
@@ -90,9 +82,9 @@ def test_the_page_of_options_is_what_the_declarations_say():
         (Positive, "a number > 0", (1e-9, 3), (0, -1, float("inf"))),
         (Annotated[int, Ge(2)], "an integer >= 2", (2, 5), (1, 2.0, True)),
         (Share, "a number in [0, 1)", (0, 0.5), (1, -0.1)),
-        (PositiveShare, "a number in (0, 1]", (1, 0.5), (0, 1.1)),
+        (our_options.PositiveShare, "a number in (0, 1]", (1, 0.5), (0, 1.1)),
         (Number, "a finite number", (-3, 0), (float("nan"), float("inf"), True, "1")),
-        (Switch, "True or False", (True, False), (1, "True")),
+        (our_options.Switch, "True or False", (True, False), (1, "True")),
         (Literal["a", "b"], "one of: a, b", ("a",), ("c", None)),
         (Count | None, "an integer >= 1, or None", (1, None), (0, "1")),
         (tuple[Literal["a", "b"], ...], "some of: a, b", ((), ("a", "b")), ("a", ("c",))),

@@ -154,7 +154,7 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ),
         ("OPTForCausalLM", {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16: expected"),
         ("OPTForCausalLM", {"enable_bias": False}, "enable_bias=False: expected True"),
-        ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even number <= 8"),
+        ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even size <= 8"),
         ("GPTJForCausalLM", {"rotary_dim": None}, "rotary_dim=None"),
         (
             "MarianMTModel",

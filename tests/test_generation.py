@@ -220,7 +220,7 @@ def test_a_token_copies_nothing_that_is_kept_and_reads_no_empty_places():
 
 @pytest.mark.parametrize("option", ["segments", "positions"])
 def test_a_cache_holds_one_text(decoder, option):
-    with pytest.raises(ValueError, match="cache: it holds one text"):
+    with pytest.raises(ValueError, match="cache: holds one text"):
         read(decoder, {}, jnp.arange(4), **{option: jnp.ones(4, int)})
 
 

@@ -50,6 +50,8 @@ def test_norms_equal_their_formulas_in_float64(rng):
     np.testing.assert_allclose(layer_norm(inputs, scale, bias), expected + bias, atol=2e-6)
     root = np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(rms_norm(inputs, scale), wide / root * np.asarray(scale), atol=2e-6)
+    with pytest.raises(ValueError, match=r"scale: expected \(8,\), got \(3, 1\)"):
+        layer_norm(inputs, scale[:3, None])
 
 
 def test_layer_norm_keeps_digits_far_from_zero(rng):

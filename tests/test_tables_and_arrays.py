@@ -219,8 +219,11 @@ def parts_of(labels=(4, 4), **images):
         ({"images": GREY}, "missing labels, found images"),
         ({"images": GREY, "labels": np.arange(3)}, "one integer label for each of 4 examples"),
         ({"images": GREY.astype(float), "labels": np.arange(4)}, "expected uint8"),
-        ({"images": GREY, "labels": np.arange(4), "classes": ["a", "b"]}, "labels 0 to 1, found 0"),
-        ({"images": GREY, "labels": -np.arange(4)}, "found -3 to 0"),
+        (
+            {"images": GREY, "labels": np.arange(4), "classes": ["a", "b"]},
+            "labels 0 to 3; expected 0 to 1",
+        ),
+        ({"images": GREY, "labels": -np.arange(4)}, "labels -3 to 0"),
         ({"images": GREY, "labels": np.arange(4) * 10**6}, "label 3000000 among 4 examples"),
         (
             parts_of(labels=(2, 4), train=GREY, test=GREY[:2]),

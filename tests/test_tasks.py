@@ -11,16 +11,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from tests.conftest import (
-    ROOT,
-    a_few_of,
-    attempt,
-    checkpoint_of,
-    fingerprint_of,
-    random_params,
-    refused,
-    tree_hash,
-)
+from tests import conftest
+from tests.conftest import attempt, checkpoint_of, fingerprint_of, refused, tree_hash
 from transformer_jax import load_run
 from transformer_jax.config_files import from_json, load_config, to_json
 from transformer_jax.data.order import SPLITS
@@ -134,7 +126,7 @@ def test_examples_with_one_first_text_are_in_one_split(sources):
     parts = [{firsts[i] for i in task.splits[split]} for split in task.splits]
     assert all(parts)
     assert sum(map(len, parts)) == len(set().union(*parts))
-    with pytest.raises(InvalidInput, match=r"data.length=4: two texts and their three special"):
+    with pytest.raises(InvalidInput, match=r"data.length=4: two texts with special tokens"):
         make_task(config_for("labelled pairs", sources, **{"data.length": 4}))
 
 
@@ -204,7 +196,7 @@ TASK = {
 
 def config_for(kind, sources, **changes):
     overrides = SHORT | TASK[kind] | {"data.source": sources.get(kind, "x")} | changes
-    path = str(ROOT / "configs" / "reference.py")
+    path = str(conftest.ROOT / "configs" / "reference.py")
     return load_config(path, {key: str(value) for key, value in overrides.items()})
 
 
@@ -258,7 +250,7 @@ class EndAt(Silent):
 
 
 @pytest.mark.usefixtures("one_program")
-@pytest.mark.parametrize("kind", a_few_of(TASK, ("pairs",)))
+@pytest.mark.parametrize("kind", conftest.a_few_of(TASK, ("pairs",)))
 def test_own_data_resumes_to_the_same_bits_and_loads(kind, runs, sources, tmp_path, monkeypatch):
     whole, config = runs(kind), config_for(kind, sources)
     row = RunDirectory(whole).metrics()[-1]
@@ -398,7 +390,7 @@ def from_run(run, **changes):
 def start_of(config):
     """The parameters that a run begins with, in place of compiled draws simple ones."""
     prepared = prepare(config)
-    drawn = random_params(prepared.model)
+    drawn = conftest.random_params(prepared.model)
     return start_from(prepared.model, drawn, config.initial, prepared.task)[0], drawn
 
 

@@ -16,16 +16,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import (
-    TINY,
-    attempt,
-    command,
-    fingerprint_of,
-    refused,
-    start_command,
-    tiny_config,
-    tree_hash,
-)
+from tests import conftest
+from tests.conftest import TINY, attempt, command, fingerprint_of, refused, tree_hash
 from transformer_jax import load_run
 from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.errors import InvalidInput, Stop
@@ -42,7 +34,7 @@ from transformer_jax.training.loop import Member, train
 
 
 def run(workdir, progress=None, **overrides):
-    return train(tiny_config(**overrides), workdir, progress or Silent())
+    return train(conftest.tiny_config(**overrides), workdir, progress or Silent())
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +194,7 @@ def test_c10_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
     assert reference.returncode == 0, reference.stderr
     moments = random.Random(0)
     for code in (-signal.SIGKILL, -signal.SIGKILL, 0):
-        process = start_command("train", f"--workdir={tmp_path / 'a'}", *flags)
+        process = conftest.start_command("train", f"--workdir={tmp_path / 'a'}", *flags)
         if code:
             assert any(line.startswith("step") for line in process.stdout)
             time.sleep(moments.uniform(0, 0.25))
@@ -573,6 +565,7 @@ def test_a_config_that_is_not_the_checkpoints_is_refused(copy, key, stored, edit
 def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_call):
     with pytest.raises(Interrupted):
         run(tmp_path / "a", EndAt(3, terminate))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
     directory = RunDirectory(tmp_path / "a")
     manifest = directory.manifest()
     manifest["packages"]["jax"] = "0.0.1"
@@ -581,6 +574,10 @@ def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_
     launch = directory.manifest()["launches"][-1]
     assert launch["packages"]["jax"] == jax.__version__
     assert "packages changed since this run began" in launch["warnings"][0]
+    (tmp_path / "b" / "manifest.json").unlink()
+    run(tmp_path / "b")
+    (launch,) = RunDirectory(tmp_path / "b").manifest()["launches"]
+    assert "manifest.json is lost" in launch["warnings"][0]
 
 
 @pytest.mark.thorough

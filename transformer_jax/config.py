@@ -3,8 +3,7 @@
 A config has a section for each class below. If the value of an option names a variant
 (`model.norm`), the variant's own options are in a section beside it (`model.norm_options`) or in
 the same section (`schedule.warmup_steps`). They are the typed fields of the variant. Variants of
-one family share options of the same name, so such an option keeps its value when a different
-variant is chosen.
+one family share options of the same name, so such an option keeps its value for each of them.
 """
 
 import math
@@ -70,9 +69,7 @@ Multipliers = Annotated[
 ]
 Scheduled = Annotated[
     tuple[str, ...],
-    Predicate(
-        lambda texts: all(re.fullmatch(r"[\w.]+=[^@/]+@\d+(/[^@/]+@\d+)*", t) for t in texts)
-    ),
+    Predicate(lambda them: all(re.fullmatch(r"[\w.]+=[^@/]+@\d+(/[^@/]+@\d+)*", t) for t in them)),
     Form("KEY=VALUE@UPDATE/VALUE@UPDATE/...", "optimizer.weight_decay=0.1@0/0.01@2000"),
 ]
 ParameterName = Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"]
@@ -90,9 +87,7 @@ TokenizerName = Annotated[
         "char",
         _TOKENIZERS,
     ),
-    Predicate(
-        lambda name: name in _TOKENIZERS or name.endswith(".json") or bool({*":/"} & {*name})
-    ),
+    Predicate(lambda n: n in _TOKENIZERS or n.endswith(".json") or bool({*":/"} & {*n})),
 ]
 
 
@@ -137,8 +132,7 @@ class Data:
         vector_classification: an .npz file with vectors [N, L, F] and labels [N].
       tokenizer: Tokenizer, or a tokenizer.json of a run or of Hugging Face. Shards have their own.
       vocab_size: Vocabulary size of a bpe or word tokenizer, which is trained on the training
-        split; for numbers, that of the tokens in the files. Special tokens that some tasks need
-        (end, mask) are added.
+        split; for numbers, that of the tokens in the files. Special tokens of tasks are added.
       document_separator: Line that ends a document ('' is an empty line), or None if each file is a
         document. Shards must be made with the same separator.
       text_field: Field of JSON lines, or column of tables, with the texts.
@@ -183,8 +177,7 @@ class Model(ModelOptions):
       match_parameters: Reference architecture: the width of a recurrent architecture is chosen to
         match the number of parameters that the reference has with the same options, or None.
       max_length: Longest possible input in tokens, at least data.length.
-      dtype: Precision of the computation. Parameters, optimizer, softmax, norms and loss are always
-        float32.
+      dtype: Precision of the computation. Parameters, optimizer, softmax, norms and loss: float32.
     """
 
     architecture: Annotated[str, Variant("models:MODELS", "model")] = "decoder"

@@ -17,6 +17,7 @@ _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the
 
 def holds_weights(folder: Path) -> bool:
     """Returns whether a folder holds a Hugging Face model: config.json and .safetensors files."""
+    folder = folder.expanduser()
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
@@ -50,7 +51,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
     Raises:
       InvalidInput: There is no such folder, and the hub does not provide one.
     """
-    folder = Path(source)
+    folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
     repository = str(source)
@@ -83,10 +84,8 @@ def read_generation(folder: Path) -> dict[str, Any]:
     if (file := folder / "generation_config.json").is_file():
         return _read_object(file)
     settings = read_settings(folder)  # as transformers reads it, with BART's key of old
-    is_forced = settings.get("force_bos_token_to_be_generated")
-    return settings | (
-        {"forced_bos_token_id": settings.get("bos_token_id", 0)} if is_forced else {}
-    )
+    forced = settings.get("force_bos_token_to_be_generated")
+    return settings | ({"forced_bos_token_id": settings.get("bos_token_id", 0)} if forced else {})
 
 
 def _read_object(file: Path) -> dict[str, Any]:

@@ -227,7 +227,7 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
             read, cache = compiled(variables | cache, subject.tokens[:, piece])
             logits.append(read)
     except ValueError as error:
-        assert "expected a mask that hides later positions" in str(error), error  # noqa: PT017
+        assert "expected masks that hide later positions" in str(error), error  # noqa: PT017
         assert np.triu(subject.may_see, 1).any(), "no cache, although the mask hides later tokens"
         return
     assert not np.triu(subject.may_see, 1).any(), "a cache, although the mask shows later tokens"

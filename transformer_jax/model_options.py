@@ -74,8 +74,7 @@ class ModelOptions:
         it with `remat` to save memory. Caches and captured sites keep one entry per block.
       remat: Rematerialisation: the values that a block keeps for the backward pass.
       use_bias: Gives projections, feed-forward layers and norms a bias.
-      dropout_rate: Rate of dropout after the embedding, on the attention weights and after each
-        branch.
+      dropout_rate: Rate of dropout on the embedded input, attention weights and each branch.
       attention_dropout_rate: Rate of dropout on the attention weights alone; dropout_rate if None.
       stochastic_depth: Share of examples that skip the branches of the last block in training;
         earlier blocks skip proportionally less (Huang et al. 2016, arXiv:1603.09382).

@@ -52,6 +52,9 @@ def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -
 
 def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:
     """Applies scale and bias, [D], to values [..., D], and casts the result to `dtype`."""
+    for name, array in (("scale", scale), ("bias", bias)):
+        if array is not None and jnp.shape(array) not in ((), normed.shape[-1:]):
+            raise ValueError(f"{name}: expected {normed.shape[-1:]}, got {jnp.shape(array)}")
     if scale is not None:
         normed = normed * scale
     if bias is not None:

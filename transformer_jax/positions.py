@@ -207,8 +207,7 @@ class SinusoidalPositions(nn.Module):
     Attributes:
       rms: Root mean square, before training, of the vectors added to the embeddings.
       max_wavelength: Longest wavelength divided by 2 pi, in positions.
-      in_halves: Whether all sines come before all cosines, as in the authors' code and in Marian,
-        instead of alternating.
+      in_halves: Whether all sines come before all cosines, as in the authors' code and in Marian.
     """
 
     rms: Positive = 0.02

@@ -242,7 +242,5 @@ def _scores_of(weights: np.ndarray, x: Any, labels: np.ndarray) -> dict[str, flo
 def _nearest(queries: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Returns the index of the row of `known` nearest to each query, by Euclidean distance."""
     lengths = (known**2).sum(1)
-    parts = range(0, len(queries), _ROWS)
-    return np.concatenate(
-        [(lengths - 2 * queries[p : p + _ROWS] @ known.T).argmin(1) for p in parts]
-    )
+    at = range(0, len(queries), _ROWS)
+    return np.concatenate([(lengths - 2 * queries[p : p + _ROWS] @ known.T).argmin(1) for p in at])

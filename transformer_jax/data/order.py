@@ -133,9 +133,8 @@ def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, n
     for first in range(0, len(indices), batch_size):
         mine = indices[first : first + batch_size]
         weights = (np.arange(batch_size) < len(mine)).astype(np.float32)
-        batches.append(
-            (np.pad(mine, (0, batch_size - len(mine)), constant_values=mine[0]), weights)
-        )
+        padded = np.pad(mine, (0, batch_size - len(mine)), constant_values=mine[0])
+        batches.append((padded, weights))
     return batches
 
 

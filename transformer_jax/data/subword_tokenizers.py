@@ -34,10 +34,8 @@ class _LibraryTokenizer:
         self._model = model
         model.no_padding()
         model.no_truncation()
-        if getattr(model.model, "dropout", None):
-            warnings.warn(
-                f"tokenizer.json: dropout={model.model.dropout} is not used", stacklevel=2
-            )
+        if rate := getattr(model.model, "dropout", None):
+            warnings.warn(f"tokenizer.json: dropout={rate} is not used", stacklevel=2)
             model.model.dropout = None
         # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)

@@ -107,11 +107,9 @@ class Architecture(NamedTuple):
         return settings
 
     def _model_for(self, settings: Settings) -> Any:
-        for size in (self.names[field] for field in _SIZES if field in self.names):
-            if not (type(settings[size]) is int and settings[size] >= 1):
-                raise InvalidInput(
-                    f"config.json: {size}={settings[size]}: expected an integer >= 1"
-                )
+        for key in (self.names[field] for field in _SIZES if field in self.names):
+            if not (type(settings[key]) is int and settings[key] >= 1):
+                raise InvalidInput(f"config.json: {key}={settings[key]}: expected an integer >= 1")
         for encoder_key, decoder_key in self.sides.items():
             encoder, decoder = settings[encoder_key], settings.get(decoder_key)
             if decoder not in (None, encoder):

@@ -70,9 +70,7 @@ _GPT2 = Architecture(
 def _gptj_fields(settings: Settings) -> dict[str, Any]:
     turned, head_dim = settings["rotary_dim"], settings["n_embd"] // settings["n_head"]
     if turned not in range(2, head_dim + 1, 2):
-        raise InvalidInput(
-            f"config.json: rotary_dim={turned}: expected an even number <= {head_dim}"
-        )
+        raise InvalidInput(f"config.json: rotary_dim={turned}: expected an even size <= {head_dim}")
     fraction = turned / head_dim
     if int(fraction * head_dim) < turned:
         fraction = math.nextafter(fraction, 1)  # rotated_features rounds down

@@ -214,7 +214,7 @@ def to_huggingface(
                 "which differ here"
             )
     if folder is not None:
-        _write(Path(folder), config, state)
+        _write(Path(folder).expanduser(), config, state)
     return Exported(config, state)
 
 

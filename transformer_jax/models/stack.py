@@ -513,9 +513,8 @@ class Stack(nn.Module):
     def _shares_terms(self, options: ModelOptions, acts_inside: bool) -> bool:
         """Returns whether a layer type has the same position terms as the model."""
         own, shared = ((x.position, own_options(x, "position")) for x in (options, self.options))
-        return own == shared and (
-            not acts_inside or self._sizes(options) == self._sizes(self.options)
-        )
+        has_sizes = not acts_inside or self._sizes(options) == self._sizes(self.options)
+        return own == shared and has_sizes
 
 
 class Transformer(nn.Module):

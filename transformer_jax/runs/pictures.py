@@ -76,7 +76,7 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
 
 
 def draw_attention_over_image(
-    maps: dict[str, Any], image: Any, has_class_token: bool, path: Path
+    maps: dict[str, Any], image: Any, first: Sequence[str], path: Path
 ) -> Path:
     """Draws attention over an image: a row of panels per layer, first the image, then the heads.
 
@@ -84,10 +84,9 @@ def draw_attention_over_image(
     patches. The darkest colour of a panel is the head's largest weight.
 
     Args:
-      maps: Path of a layer -> weights [H, P, P]. Positions are patches in rows from the top left,
-        after the class token if there is one.
+      maps: Path of a layer -> weights [H, P, P]. Positions after `first` are patches, by rows.
       image: Pixels [height, width, channels].
-      has_class_token: Whether the first position is a class token.
+      first: Names of the positions before the patches, `class` or `register`.
       path: Path of the picture, which is returned.
     """
     most = max(len(weights) for weights in maps.values())
@@ -96,7 +95,8 @@ def draw_attention_over_image(
     for row, (layer, weights) in zip(panels, maps.items(), strict=True):
         row[0].imshow(image, cmap="gray")
         row[0].set_title(layer, fontsize=7)
-        listened = weights[:, 0, 1:] if has_class_token else weights.mean(1)
+        listened = weights[..., len(first) :]
+        listened = listened[:, 0] if "class" in first else listened[:, len(first) :].mean(1)
         patches = listened.shape[1]
         tall = max(1, round(math.sqrt(patches * height / width)))
         for axes, head in zip(row[1:], range(most), strict=True):

@@ -17,6 +17,7 @@ from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.paths import begins, by_path
 from transformer_jax.resolve import own_choices_of
+from transformer_jax.training.optimizers import make_schedule
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
@@ -79,11 +80,18 @@ def own_rows_of_model(config: ConfigDict) -> list[str]:
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
 
+def own_rows_of_training(config: ConfigDict) -> list[str]:
+    """Returns KEY=MODULE:NAME for a user-defined optimizer, schedule and objective."""
+    choices, kinds = own_choices_of(flatten(config)), ("optimizer.", "schedule.", "objective.")
+    return [f"{key}={choice}" for key, choice in choices if key.startswith(kinds)]
+
+
 def refuse_unfit(prepared: Any, of_user: list[str]) -> None:
     """Raises an error if a config's model, task, objective and options do not fit together.
 
     `of_user` lists the user-defined parts of model and task as KEY=MODULE:NAME.
     """
+    _refuse_broken_updates(prepared)
     refuse_unknown_prefixes(prepared.template.params, prepared.config)
     _refuse_what_is_not_kept(prepared)
     _refuse_shown_answers(prepared)
@@ -186,13 +194,28 @@ def _refuse_inseparable_objective(prepared: Any) -> None:
         )
 
 
+def _refuse_broken_updates(prepared: Any) -> None:
+    """Raises InvalidInput if the user's optimizer or schedule cannot be traced, with the line."""
+    if own := own_rows_of_training(prepared.config):
+        with faults_of(*own):
+            state = prepared.template
+            jax.eval_shape(prepared.optimizer.update, state.params, state.opt_state, state.params)
+            rate = jax.eval_shape(make_schedule(prepared.config, prepared.allow), np.int32(0))
+            if rate.shape:
+                raise InvalidInput(f"{', '.join(own)}: expected a number, got {rate.shape}")
+
+
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput if no parameter's path begins with a path given in an option."""
+    """Raises InvalidInput if an option's path begins that of no parameter, or of frozen ones."""
     names, flat = by_path(params), flatten(config)
     multipliers = ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers")
     for key in ("training.frozen", *multipliers):
         for prefix in (text.partition("=")[0] for text in flat[key]):
-            if not any(begins(name, prefix) for name in names):
+            found = [name for name in names if begins(name, prefix)]
+            free = [n for n in found if not any(begins(n, p) for p in flat["training.frozen"])]
+            if found and not free and key in multipliers:
+                raise InvalidInput(f"{key}: {prefix}: all of it is in training.frozen")
+            if not found:
                 first = ", ".join(dict.fromkeys(name.split("/")[0] for name in names))
                 raise InvalidInput(
                     f"{key}: no parameter's path begins with {prefix!r}; paths begin with {first}"

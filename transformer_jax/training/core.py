@@ -213,7 +213,6 @@ def _right(
             yield bool(exact[mine][0])
         else:
             # If a choice begins another, nanochat's mean over no token is nan, which it skips.
-            means = [
-                s / n if n else math.nan for s, (_, n) in zip(sums[mine], of_item, strict=True)
-            ]
+            parts = zip(sums[mine], of_item, strict=True)
+            means = [total / n if n else math.nan for total, (_, n) in parts]
             yield means.index(max(means)) == item["gold"]

@@ -52,6 +52,7 @@ def export_run(
       InvalidInput: transformers has no equivalent model or tokenizer (see to_huggingface), or the
         folder is not empty. In both cases nothing is written.
     """
+    folder = Path(folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder}: exists and is not an empty folder; choose a new folder")
     tokenizer, framed = None, traits_of(run.config.data.task).framed
@@ -126,9 +127,9 @@ def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
     file = Path(run.config.data.tokenizer)
     if isinstance(tokenizer, HuggingFaceTokenizer) and file.is_file():
         names = stated_beside(file.parent)
-    elif isinstance(tokenizer, HuggingFaceTokenizer):
-        told = "no such file, so roles of special tokens and a chat template are left out"
-        warnings.warn(f"{file}: {told}", stacklevel=3)
+    elif isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.special:
+        told = "without the tokenizer's folder, roles of special tokens are left out"
+        warnings.warn(told, stacklevel=3)
     if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file is not changed

@@ -395,6 +395,11 @@ class Member:
         directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
         directory.cut_metrics(restored.step)
+        due = min(self.config.logging.every, self.config.evaluation.every)
+        if restored.step >= due and not (self.log.pending or directory.metrics()):
+            self._warn("metrics.jsonl is lost: metrics of curves lack earlier updates")
+        if len(directory.manifest()["launches"]) == 1:
+            self._warn("manifest.json is lost: whether code or data changed is unknown")
         directory.amend_launch(resumed_from=restored.step, warnings=self.warnings)
         self.progress.say(f"resuming from step {restored.step} (checkpoint verified)")
         return self.prepared.stack(restored.state)

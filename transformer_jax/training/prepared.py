@@ -36,7 +36,12 @@ from transformer_jax.placement import (
 from transformer_jax.resolve import import_own, read_instead, stated
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
-from transformer_jax.training.compatibility import own_rows_of_model, refuse_task, refuse_unfit
+from transformer_jax.training.compatibility import (
+    own_rows_of_model,
+    own_rows_of_training,
+    refuse_task,
+    refuse_unfit,
+)
 from transformer_jax.training.memory import nbytes, refusal_explained, refuse_large_state
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer, traced_numbers
@@ -459,8 +464,9 @@ def prepare(
         from transformer_jax.training.stages import in_stages
 
         task = in_stages(task, config)
-    optimizer, objective = make_optimizer(config, own), make_objective(config, own)
-    of_user = own_rows_of_model(config)
+    of_user, of_training = own_rows_of_model(config), own_rows_of_training(config)
+    with faults_of(*of_training) if of_training else contextlib.nullcontext():
+        optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     try:
         with faults_of(*of_user) if of_user else contextlib.nullcontext():
             model = make_model(config, task.sizes, own)

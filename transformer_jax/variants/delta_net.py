@@ -83,9 +83,7 @@ class DeltaNet(nn.Module):
             flat = convolved(self, state, flat, kernel, segment, context.slot)
             count = heads if name == "value" else groups
             read[name] = split_heads(jax.nn.silu(flat).astype(wide), count)
-        query_HLK, key_HLK = (
-            repeat_kv(of_length_one(read[name]), heads) for name in ("query", "key")
-        )
+        query_HLK, key_HLK = (repeat_kv(of_length_one(read[n]), heads) for n in ("query", "key"))
         log_decay_HLK = self._log_decay(inputs, heads, head_dim).astype(wide)
         write = self._map("write", heads, inputs).astype(wide)
         write_HL = jnp.swapaxes(jax.nn.sigmoid(write), -1, -2)

@@ -26,9 +26,7 @@ _SIZES = (  # splash attention's options for the sizes of blocks of queries, and
     ("block_q", "block_q_dkv", "block_q_dq"),
     ("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute", "block_kv_dq"),
 )
-_TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar(
-    "tell", default=lambda why: None
-)
+_TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar("tell", default=lambda _: None)
 
 
 class FusedAttention(SoftmaxAttention):

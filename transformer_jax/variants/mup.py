@@ -15,8 +15,7 @@ class MaximalUpdate(Standard):
     output layer reads vectors / r. Scores are divided by d_k instead of its root, and scaled so
     that nothing changes at r = 1. Weight decay times rate is unchanged. Embeddings, norms and
     biases keep their deviation and rate. It is meant for decoders and vision transformers. If the
-    number of heads, not their size, grows with the width, give head_dim; otherwise the size is
-    assumed to grow.
+    number of heads grows with the width, give head_dim; otherwise the size is assumed to grow.
     `experiments.coordinates` measures how activations and their changes grow with the width;
     configs/ablations/mup.py tests whether the best rate stays from width 64 to 512.
 

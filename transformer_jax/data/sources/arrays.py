@@ -149,9 +149,7 @@ def _joined(
         )
     classes = tuple(map(str, np.atleast_1d(arrays.get("classes", range(most + 1)))))
     if least < 0 or most >= len(classes):
-        raise InvalidInput(
-            f"{name}: expected labels 0 to {len(classes) - 1}, found {least} to {most}"
-        )
+        raise InvalidInput(f"{name}: labels {least} to {most}; expected 0 to {len(classes) - 1}")
     counts = np.concatenate(lengths) if lengths else None
     if counts is not None:
         longest = inputs.shape[1]

@@ -104,10 +104,8 @@ class MaskedLanguageModelling:
         window = self.length - 1
         for first in range(0, -(-len(self.splits[split]) // window), batch_size):
             windows = np.arange(first, first + batch_size)
-            draws = [
-                step_generator(EVALUATION_SEED, w, "mask").random((3, window)) for w in windows
-            ]
-            yield self._examples(split, windows * window, np.stack(draws, axis=1))
+            draw = [step_generator(EVALUATION_SEED, w, "mask").random((3, window)) for w in windows]
+            yield self._examples(split, windows * window, np.stack(draw, axis=1))
 
     def clusters(self, split: str) -> np.ndarray:
         """Returns the index of the document in which each evaluated window begins, [N] int64."""
