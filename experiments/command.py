@@ -169,7 +169,8 @@ class Parser(argparse.ArgumentParser):
         if is_completing():
             self._complete()
         home = os.path.expanduser("~")  # which shells expand only at the start of a word
-        argv = [a if "prompt=" in a else a.replace("=~/", f"={home}/") for a in argv]
+        named = re.compile(r"(--(?![\w.]*prompt=)[\w.]+=)~(?=/|$)")  # a prompt is text
+        argv = [named.sub(lambda match: match[1] + home, a) if named.match(a) else a for a in argv]
         asked = [a for a in argv if a == "-h" or a.partition("=")[0] == "--help"]
         if asked and self.takes_config:
             about = asked[0].partition("=")[2]

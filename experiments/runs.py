@@ -95,7 +95,7 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
         f"{len(rows)} runs" + f", and {folded} cells of studies: --cells lists them" * bool(folded)
     )
     if left:
-        print(f"not shown, but different: {', '.join(left)} (--columns, --format=csv)")
+        print(f"options that also differ: {', '.join(left)} (--columns, --format=csv)")
     for study in studies_in(root) if folded else ():
         print(f"study  {study}: python -m experiments.compare {study}")
     return chosen

@@ -421,9 +421,9 @@ def get_config():
     [
         ("steps=20", (20, 4, 20), "training.steps=20 also sets logging.every (get_ref)"),
         (
-            "steps=50 --config.evaluation.every=4",
-            (50, 4, 50),
-            "training.steps=50 also sets logging",
+            "steps=40 --config.evaluation.every=4",
+            (40, 4, 40),
+            "training.steps=40 also sets logging",
         ),
         ("steps=12 --config.evaluation.every=4 --config.logging.every=3", (12, 4, 3), ""),
         ("batch_size=8 --config.logging.every=9", (9, 9, 9), "logging.every=9 also sets"),

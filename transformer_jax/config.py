@@ -3,7 +3,7 @@
 A config has a section for each class below. If the value of an option names a variant
 (`model.norm`), the variant's own options are in a section beside it (`model.norm_options`) or in
 the same section (`schedule.warmup_steps`). They are the typed fields of the variant. Variants of
-one family share options of the same name, so such an option keeps its value for each of them.
+one family share options of the same name, so such an option keeps its value if another is chosen.
 """
 
 import math
@@ -147,8 +147,7 @@ class Data:
         the validation split is drawn from the rest.
       split_seed: Seed of the random split. It does not depend on `seed`, so that runs with
         different seeds are evaluated on the same examples.
-      train_examples: Number of labelled training examples, or None for all. A smaller set is a
-        subset of a larger one.
+      train_examples: Number of labelled training examples; None: all. Smaller sets are nested.
       length: Length of the model's input in tokens, L, including special tokens.
     """
 
@@ -287,8 +286,7 @@ class Optimizer:
     Attributes:
       name: Optimizer; see docs/catalogue.md.
       learning_rate: Peak learning rate.
-      weight_decay: Weight decay. It is multiplied by the learning rate; in adam and sgd it is added
-        to the gradient instead.
+      weight_decay: Weight decay, times the learning rate; in adam and sgd, added to the gradient.
       cautious_decay: Whether a number decays only when its update shrinks it too (Chen et al. 2025,
         arXiv:2510.12402, algorithm 1).
       unit_vectors: Whether initial values and each update end with the vectors of kernels and
@@ -327,8 +325,7 @@ class Evaluation:
       batch_size: Examples per evaluation batch.
       stride: Tokens between the starts of consecutive windows, at most data.length; data.length if
         None. Each token is scored once.
-      metrics: Metrics besides loss, accuracy and the task's own scores (see docs/catalogue.md), or
-        MODULE:NAME of your own.
+      metrics: Metrics besides loss, accuracy and the task's own (see docs/catalogue.md).
       target: Validation loss that metrics such as updates_to_target refer to.
       benchmark: What the metric benchmark measures: a file of choices (.jsonl), the folder of CORE,
         or tasks NAME,NAME of lm-evaluation-harness (FOLDER/NAME for those in a folder).

@@ -260,7 +260,8 @@ def changed(
         problems += import_own({key: parsed})
         sharing = [other for other in references if references[other] is references.get(key)]
         is_new = done.isdisjoint(sharing)
-        if is_new and (others := [other for other in sharing if other not in all_changes]):
+        others = [other for other in sharing if other not in all_changes]
+        if is_new and others and parsed != flat.get(key):
             warnings.warn(f"{key}={parsed} also sets {', '.join(others)} (get_ref)", stacklevel=2)
         _assign(config, key, parsed, apart=not is_new)  # what was set before is kept
         done.add(key)

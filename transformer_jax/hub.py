@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # a revision after the
 
 def holds_weights(folder: Path) -> bool:
     """Returns whether a folder holds a Hugging Face model: config.json and .safetensors files."""
-    folder = folder.expanduser()
+    folder = Path(os.path.expanduser(folder))
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
@@ -51,7 +52,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
     Raises:
       InvalidInput: There is no such folder, and the hub does not provide one.
     """
-    folder = Path(source).expanduser()
+    folder = Path(os.path.expanduser(source))
     if folder.is_dir():
         return folder
     repository = str(source)

@@ -67,7 +67,7 @@ def load(choice: str, key: str) -> Any:
             line = getattr(error, "lineno", None) or (frames[-1].lineno if frames else 1)
             raise InvalidInput(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if getattr(module, "__file__", None) != str(file):
-        raise InvalidInput(f"{key}={choice}: another module of that name is there; rename {file}")
+        raise InvalidInput(f"{key}={choice}: a module of that name is imported; rename {file}")
     found = getattr(module, name, None)
     # A name that the file only imports, e.g. a function that starts a shell, is refused.
     if found is None or getattr(found, "__module__", None) != module_name:

@@ -238,7 +238,7 @@ def _arranged(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     if len({*slices.values()}) > 1:
         sizes = " ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, shape, strict=True))
         counts = ", ".join(map(str, slices.values()))
-        raise InvalidInput(f"{sizes}: hosts or slices have {counts} devices; expected equal ones")
+        raise InvalidInput(f"{sizes}: hosts or slices have {counts} devices; expected equal counts")
     outer, left = [], len(slices)
     for size in shape:
         outer.append(math.gcd(size, left))

@@ -1,6 +1,7 @@
 """Byte-pair, word and Hugging Face tokenizers."""
 
 import collections
+import contextlib
 import json
 import re
 import warnings
@@ -40,8 +41,7 @@ class _LibraryTokenizer:
         # The token IDs of Hugging Face tokenizers can have gaps.
         self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
         self._written, self.token_bytes, self.unknown = _facts_of(model, self.vocab_size)
-        self.counts = np.zeros(2, np.int64)  # as in WordTokenizer
-        self._readable: set[str] = set()  # characters that were tried
+        self.counts, self._alphabet = np.zeros(2, np.int64), _alphabet_of(model)
 
     @classmethod
     def from_json(cls, state: dict) -> Self:
@@ -60,21 +60,11 @@ class _LibraryTokenizer:
         """
         refuse_surrogates(text)
         try:
-            encoded = self._model.encode(text, add_special_tokens=False)
-            tokens = np.array(encoded.ids, np.int32)
-            spans = encoded.offsets
-        except Exception:  # the library raises bare Exception if no token means "unknown"
-            tokens, spans = None, []
-        suspects = {symbol for symbol in set(text) - self._readable if self._lacks(symbol)}
-        self._readable |= set(text) - suspects
-        if suspects:  # part of a longer token, or left out
-            read = {place for span in spans for place in range(*span)}
-            for offset, symbol in enumerate(text):
-                if symbol in suspects and offset not in read:
-                    named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
-                    raise InvalidInput(f"text: {named} cannot be encoded by this tokenizer")
-        if tokens is None:
-            raise InvalidInput("text: a part of it cannot be encoded by this tokenizer")
+            tokens = np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+        except Exception as error:  # the library raises bare Exception if no token means "unknown"
+            raise InvalidInput(f"text: {self._unknown(text)}") from error
+        if self._left_out(text):
+            raise InvalidInput(f"text: {self._unknown(text)}")
         self.counts += ((tokens == self.unknown).sum(), tokens.size)
         return tokens
 
@@ -83,16 +73,28 @@ class _LibraryTokenizer:
         added = int(self._written[tokens].sum()) - len(text.encode())
         return not 0 <= added <= 1 + (self.token_bytes[tokens] == 0).sum()
 
-    def _lacks(self, symbol: str) -> bool:
-        """Returns whether a character cannot be encoded; byte pairs may leave it out silently."""
+    def _left_out(self, text: str) -> set[str]:
+        """Returns the characters, as the model reads them, that byte pairs leave out silently."""
+        if self._alphabet is None:
+            return set()
         model = self._model
-        try:
-            if model.encode(symbol, add_special_tokens=False).ids:
-                return False
-        except Exception:  # as in encode
-            return True
-        text = model.normalizer.normalize_str(symbol) if model.normalizer else symbol
-        return bool(model.pre_tokenizer.pre_tokenize_str(text) if model.pre_tokenizer else text)
+        added = (re.escape(token.content) for token in model.get_added_tokens_decoder().values())
+        parts = re.split("|".join(added) or "(?!)", text)
+        parts = map(model.normalizer.normalize_str, parts) if model.normalizer else parts
+        if split := model.pre_tokenizer:
+            parts = (piece for part in parts for piece, _ in split.pre_tokenize_str(part))
+        return set().union(*parts) - self._alphabet
+
+    def _unknown(self, text: str) -> str:
+        """Returns a message about the first character that cannot be encoded."""
+        for offset, symbol in enumerate(text):
+            with contextlib.suppress(Exception):  # as in encode
+                self._model.encode(symbol, add_special_tokens=False)
+                if not self._left_out(symbol):
+                    continue
+            named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
+            return f"{named} cannot be encoded by this tokenizer"
+        return "a part of the text cannot be encoded by this tokenizer"
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of the tokens; invalid UTF-8 becomes the replacement character."""
@@ -209,6 +211,17 @@ def _facts_of(model: Any, vocab_size: int) -> tuple[Any, Any, int | None]:
     return written, token_bytes, None if "ByteLevel" in kinds and is_whole else unknown
 
 
+def _alphabet_of(model: Any) -> set[str] | None:
+    """Returns the characters of byte pairs without a token for others, or None for the rest."""
+    kind, bytes_of = model.model, tokenizers_library().pre_tokenizers.ByteLevel.alphabet()
+    if type(kind).__name__ != "BPE" or kind.unk_token or kind.byte_fallback:
+        return None
+    ends = kind.end_of_word_suffix or "", kind.continuing_subword_prefix or ""
+    words = (word.removesuffix(ends[0]).removeprefix(ends[1]) for word in model.get_vocab())
+    alphabet = {word for word in words if len(word) == 1}
+    return None if alphabet.issuperset(bytes_of) else alphabet
+
+
 class HuggingFaceTokenizer(_LibraryTokenizer):
     """Tokenizer from a tokenizer.json of Hugging Face, as used by pretrained models."""
 
@@ -306,10 +319,13 @@ def _with_special_tokens(folder: Path, model: dict) -> dict:
 
 def stated_beside(folder: Path) -> dict:
     """Returns the special tokens and the chat template that files beside a tokenizer.json state."""
-    said = _json_at(folder / "special_tokens_map.json") | _json_at(folder / "tokenizer_config.json")
+    said = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        said |= {key: value for key, value in _json_at(folder / file).items() if value}
     if (template := folder / "chat_template.jinja").is_file():
         said["chat_template"] = template.read_text(encoding="utf-8")
-    return {key: said[key] for key in (*_SPECIAL, "chat_template") if said.get(key)}
+    said = {key: said[key] for key in (*_SPECIAL, "chat_template") if key in said}
+    return {k: v.get("content", v) if isinstance(v, dict) else v for k, v in said.items()}
 
 
 def _json_at(path: Path) -> dict:

@@ -188,7 +188,8 @@ def encode_corpus(tokenizer: Any, text: str) -> np.ndarray:
 
 def unknown_words(tokenizer: Any, tokens: np.ndarray | None = None) -> str:
     """Returns a remark on unknown words among tokens, or in all texts encoded so far; or ""."""
-    if (unknown := getattr(tokenizer, "unknown", None)) is None:
+    unknown = getattr(tokenizer, "unknown", None)
+    if unknown is None or not hasattr(tokenizer, "counts"):  # e.g. the user's own
         return ""
     counts = tokenizer.counts if tokens is None else ((tokens == unknown).sum(), tokens.size)
     return f"{counts[0]:,} of {counts[1]:,} tokens stand for unknown words" if counts[0] else ""

@@ -31,9 +31,7 @@ class Described:
 
     def layers(self) -> list[tuple[str, "Described"]]:
         """Returns the letter of the layer type and a description, for each block."""
-        return [
-            (spec.letter, Described(self.model, spec.options)) for spec in block_specs(self.options)
-        ]
+        return [(s.letter, Described(self.model, s.options)) for s in block_specs(self.options)]
 
 
 def attention_in_effect(options: ModelOptions) -> Any:

@@ -145,7 +145,7 @@ def passed(values: Sequence[float], score: float, larger_is_better: bool) -> boo
     """Returns whether a baseline is better than a simple method, by a one-sided t test.
 
     `values` are the baseline's scores, one per seed; `score` is that of the simple method. A
-    baseline that is no better passes with probability 5 % at most; a single seed is compared.
+    baseline that is no better passes a test with probability 5 % at most; one seed has no test.
     """
     gains = (1 if larger_is_better else -1) * (np.asarray(values, float) - score)
     if len(gains) < 2:

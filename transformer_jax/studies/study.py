@@ -44,9 +44,7 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
     for name, changes in arms.items():
         if name == sealed["base"]:
             continue
-        pairs = {
-            key: [values.get(key), changes.get(key, _NOT_CHANGED)] for key in {**first, **changes}
-        }
+        pairs = {k: [values.get(k), changes.get(k, _NOT_CHANGED)] for k in {**first, **changes}}
         changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
         asked = [changed, sealed["metric"], sealed["match"], whole, sealed["tuning"]]
         contrasts[name] = seal_of(asked)[:16]

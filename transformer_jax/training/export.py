@@ -94,8 +94,8 @@ def _settings_of(run: Run, is_framed: bool, origin: Path | None) -> dict[str, An
         settings["label2id"] = {name: number for number, name in enumerate(run.classes)}
     if run.num_texts > 1:
         settings["num_texts"] = run.num_texts
-    if origin:
-        stored = read_settings(origin)
+    with contextlib.suppress(InvalidInput):
+        stored = read_settings(origin) if origin else {}
         settings |= {name: stored[name] for name in _TOKEN_IDS if name in stored}
     if run.tokenizer is not None and is_framed:
         specials = special_tokens(run.tokenizer)
@@ -125,11 +125,11 @@ def _tokenizer_settings(run: Run, is_framed: bool) -> dict[str, Any]:
     """Returns the entries of tokenizer_config.json, e.g. special tokens and the maximum length."""
     tokenizer, names = run.tokenizer, {}
     file = Path(run.config.data.tokenizer)
-    if isinstance(tokenizer, HuggingFaceTokenizer) and file.is_file():
-        names = stated_beside(file.parent)
-    elif isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.special:
-        told = "without the tokenizer's folder, roles of special tokens are left out"
-        warnings.warn(told, stacklevel=3)
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        names = stated_beside(file if file.is_dir() else file.parent) if file.exists() else {}
+        if tokenizer.special and not (names or is_framed):
+            told = f"no file beside {file} states the roles of special tokens; they are left out"
+            warnings.warn(told, stacklevel=3)
     if tokenizer is not None and is_framed:
         special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file is not changed

@@ -88,7 +88,7 @@ def extension_of(
         )
     if changed and config.training.steps <= step:
         raise InvalidInput(
-            f"{where}: training.steps={config.training.steps}: the run already has {step} updates"
+            f"{where}: training.steps={config.training.steps}: expected more than its {step}"
         )
     if changed and not across_numerics:
         directory.refuse_other_numerics(goes_on=True)

@@ -209,6 +209,4 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
         expected = getattr(run.model, name, size)
         has_spare_rows = name == "vocab_size" and isinstance(expected, int) and expected >= size
         if expected != size and not has_spare_rows:
-            raise InvalidInput(
-                f"data.source={source}: its {name} is {size}; the model's is {expected}"
-            )
+            raise InvalidInput(f"data.source={source}: its {name} is {size}; model: {expected}")

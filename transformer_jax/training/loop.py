@@ -395,8 +395,7 @@ class Member:
         directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
         directory.cut_metrics(restored.step)
-        due = min(self.config.logging.every, self.config.evaluation.every)
-        if restored.step >= due and not (self.log.pending or directory.metrics()):
+        if len(self.log.pending) < restored.step and not directory.metrics():
             self._warn("metrics.jsonl is lost: metrics of curves lack earlier updates")
         if len(directory.manifest()["launches"]) == 1:
             self._warn("manifest.json is lost: whether code or data changed is unknown")

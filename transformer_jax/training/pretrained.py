@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
         "data.task": task,
         "data.source": traits_of(task).tried_on,
         "data.length": min(DEFAULTS["data.length"], longest),
-        "initial.weights": str(source),
+        "initial.weights": os.path.expanduser(str(source)),
     }
     if (tokenizer := folder / "tokenizer.json").is_file():
         changes["data.tokenizer"] = str(tokenizer)

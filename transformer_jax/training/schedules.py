@@ -35,9 +35,7 @@ def warmup_cosine(
 
     The rate is `peak` at update `warmup_steps`, and final_fraction * peak at the last update.
     """
-    curve = optax.warmup_cosine_decay_schedule(
-        0.0, 1.0, warmup_steps, steps, end_value=final_fraction
-    )
+    curve = optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps, steps, final_fraction)
     return lambda count: peak * curve(count + 1)
 
 

@@ -82,8 +82,7 @@ class NormalisedFeedForward(GatedFeedForward):
     """(activation(x W_gate * s_v sqrt(D)) * x W_up * s_u) W_down, for vectors of length 1.
 
     Loshchilov et al. 2024, arXiv:2410.01131, equations 20 and 21; s_u and s_v are learned for each
-    hidden feature, stored as they are, and start at 1. The other attributes are those of
-    GatedFeedForward.
+    hidden feature, stored as they are, and start at 1. For the rest see GatedFeedForward.
     """
 
     @nn.compact

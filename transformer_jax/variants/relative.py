@@ -20,8 +20,7 @@ class BiasOfDistances:
     """A bias computed only together with the scores, so that no array is larger than theirs.
 
     Attributes:
-      function: (table, distance of the key from the query [..., 1, L, M], query, *options) -> bias
-        [..., H, L, M].
+      function: (table, distances of keys [..., 1, L, M], query, *options) -> bias [..., H, L, M].
       options: Further arguments of `function`, which are not arrays.
     """
 

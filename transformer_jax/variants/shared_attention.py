@@ -37,7 +37,7 @@ class SharedAttention(MultiHeadAttention):
         if call.slot is not None and slot is None:
             raise ValueError("attention: a block that shares keys and values cannot keep a state")
         if self.keys == "earlier" and self.values is not None:
-            raise ValueError("values: this block reads an earlier block's; expected none")
+            raise ValueError("values: this block reads another's values; expected none")
         if self.keys == "own":
             key_GMK, value_GMV, new_GLV = super().keys_values(memory, terms, slot, call)
             carry.hand_on("keys and values", (key_GMK, value_GMV))

@@ -102,8 +102,7 @@ class DifferentialAttention(AttentionVariant):
     softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), where each half of
     a head's features has its own attention, with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258,
     equation 1. Here, lambda is one learned number per head, and a rotation covers both halves. In
-    the paper and in diff_transformer, lambda is a learned difference of exp(q . k), and each head's
-    output is normalised.
+    diff_transformer, as in the paper, it is a learned difference of exp(q . k); outputs are normed.
 
     Attributes:
       initial_lambda: Initial lambda; in the paper between 0.2 and 0.8, depending on depth.

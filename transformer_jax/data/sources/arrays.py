@@ -145,7 +145,7 @@ def _joined(
     least, most = int(numbers.min()), int(numbers.max())
     if "classes" not in arrays and most >= len(numbers):
         raise InvalidInput(
-            f"{name}: label {most} among {len(numbers)} examples: expected class indices from 0"
+            f"{name}: label {most} among {len(numbers)} examples: expected labels 0, 1, 2, ..."
         )
     classes = tuple(map(str, np.atleast_1d(arrays.get("classes", range(most + 1)))))
     if least < 0 or most >= len(classes):

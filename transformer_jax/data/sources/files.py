@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,10 +49,10 @@ class OwnSource(str):
         strings. `what` describes a valid row in error messages.
 
         Raises:
-          InvalidInput: There are no rows in an order, or a row has a different form or is empty.
+          InvalidInput: The rows have no order, or one has a different form or is empty.
         """
         content = self.read()
-        if isinstance(content, (str, bytes, Set)) or hasattr(content, "keys"):
+        if isinstance(content, (str, bytes, set, frozenset)) or hasattr(content, "keys"):
             raise InvalidInput(f"data.source={self}: expected a list, got {type(content).__name__}")
         for number, row in enumerate(content):
             texts = (row,) if columns == (1,) else row

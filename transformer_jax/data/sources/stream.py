@@ -126,10 +126,8 @@ class TokenStream:
             counts = self._tokens_within(shares, token_bytes)
         cuts = [self.begin, *(self.begin + count for count in counts), self.end]
         return {
-            split: TokenStream(
-                self.tokens, self.document_starts, begin, end, f"{self.name} ({split})"
-            )
-            for split, begin, end in zip(SPLITS, cuts, cuts[1:], strict=False)
+            s: TokenStream(self.tokens, self.document_starts, begin, end, f"{self.name} ({s})")
+            for s, begin, end in zip(SPLITS, cuts, cuts[1:], strict=False)
         }
 
     def _tokens_within(self, shares: np.ndarray, token_bytes: np.ndarray) -> list[int]:
