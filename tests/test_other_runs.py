@@ -118,9 +118,8 @@ def test_files_that_cannot_be_read_rightly_are_refused(tmp_path, name, text, wor
 
 def test_runs_that_diverged_and_rows_of_trackers_are_read_as_written(tmp_path):
     path = write_rows(tmp_path / "a-0.jsonl", [(1, "NaN"), (2, "Infinity"), (3, "-Infinity")])
-    np.testing.assert_equal(
-        read_curves([path], "val/loss")["a-0"].values, [np.nan, np.inf, -np.inf]
-    )
+    read = read_curves([path], "val/loss")["a-0"]
+    np.testing.assert_equal(read.values, [np.nan, np.inf, -np.inf])
     path.write_text('{"_step": 3, "iter": 500, "val/loss": 2.5, "note": "a\u2028b"}\n')
     assert points_of(read_curves([path])["a-0"]) == [(500, 2.5)]
     same = write_log(tmp_path / "b-0.log", "modded", [(5, "nan"), (5, 2.0)])

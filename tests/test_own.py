@@ -303,9 +303,7 @@ class Unguarded(AttentionVariant):
 
 
 def test_a_schedule_that_cannot_be_traced_is_refused_with_its_line(empty):
-    (empty / "own_rate.py").write_text(
-        "def low(peak, steps):\n    return lambda n: peak if n else 0"
-    )
+    (empty / "own_rate.py").write_text("def low(peak, steps):\n  return lambda n: peak if n else 0")
     config = load_config(TINY, {"schedule.name": "own_rate:low"})
     refused_before_training(config, "own_rate:low: TracerBoolConversionError at line 2 of own_rate")
 

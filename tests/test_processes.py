@@ -171,7 +171,7 @@ def ended(both, *codes):
     """Returns what two processes said, once they have ended with these codes."""
     with ThreadPoolExecutor() as readers:  # of both at once: what one says fills a pipe
         said = [*readers.map(lambda process: process.communicate(timeout=900)[0], both)]
-    assert tuple(process.returncode for process in both) == codes, said
+    assert tuple(process.returncode for process in both) == codes, "\n".join(said)
     return said
 
 
@@ -270,7 +270,8 @@ def wait_for_step(workdir, step, both):
         rows = metrics.read_text().splitlines() if metrics.exists() else []
         if rows and json.loads(rows[-1])["step"] >= step:
             return
-        assert all(process.poll() is None for process in both), both[0].communicate()
+        if any(process.poll() is not None for process in both):
+            ended(both)  # which fails, and shows what they said
         time.sleep(0.1)
     raise AssertionError("too slow")
 

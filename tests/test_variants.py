@@ -760,9 +760,8 @@ def test_vectors_lie_along_the_axis_of_the_width():
     shapes = {"query": (16, 16), "out": (16, 16), "up": (3, 16, 40), "small": (5, 4)}
     params = {name: {"kernel": normal(rng, *shape)} for name, shape in shapes.items()}
     params["experts"] = {"down": {"kernel": normal(rng, 3, 40, 16)}}
-    params["latent"] = {
-        "down": {"kernel": normal(rng, 16, 8)}
-    }  # reads the stream, as its shape says
+    # Its shape says that it reads the stream.
+    params["latent"] = {"down": {"kernel": normal(rng, 16, 8)}}
     found = by_path(on_sphere(params, 16))
     for path, axis in {"query": 0, "out": 1, "up": 1, "experts/down": 2, "latent/down": 0}.items():
         close(np.linalg.norm(found[f"{path}/kernel"], axis=axis), 1, atol=1e-6)
