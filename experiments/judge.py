@@ -43,7 +43,7 @@ def main(argv: list[str]) -> list[Any]:
     parser.add_json()
     arguments = parser.read(argv)
     from transformer_jax.studies.report import HEADS, judge_in, result_rows
-    from transformer_jax.studies.scores import judge, outcomes_of
+    from transformer_jax.studies.scores import judge, outcomes_of, unpaired
     from transformer_jax.studies.tables import table_text
 
     if bool(arguments.scores) == bool(arguments.sources):
@@ -88,7 +88,9 @@ def main(argv: list[str]) -> list[Any]:
     folder = Path(arguments.workdir) if arguments.workdir else None
     results = judge_in(folder, rows, **asked) if folder else judge(rows, **asked)
     print(f"note   {'larger' if arguments.larger_is_better else 'smaller'} values are better")
-    print(table_text(HEADS, result_rows(results, outcomes_of(rows))))
+    outcomes = outcomes_of(rows)
+    print(*(f"note   {t}\n" for t in unpaired(outcomes) if arguments.scores), sep="", end="")
+    print(table_text(HEADS, result_rows(results, outcomes)))
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")
     return results

@@ -20,7 +20,7 @@ from transformer_jax.runs.files import inside, read_json, replace, write_json
 from transformer_jax.studies import tables
 from transformer_jax.studies.ladder import FILE as LADDER
 from transformer_jax.studies.ladder import rung_path
-from transformer_jax.studies.outcomes import UNRESOLVED, UNTUNED
+from transformer_jax.studies.outcomes import Word
 from transformer_jax.studies.scores import judge
 from transformer_jax.studies.study import Study, as_csv, load_study
 
@@ -163,7 +163,7 @@ def page_of(name: str) -> str:
     if needed := _seeds_needed(name):
         listed = "; ".join(f"{', '.join(seeds)} for {arm}" for arm, seeds in needed.items())
         parts.append(f"Seeds that would settle what is open (80 % power at the margin): {listed}.")
-    unresolved = [a for a, v in design["verdicts"].items() if v["verdict"] == UNRESOLVED]
+    unresolved = [a for a, v in design["verdicts"].items() if v["verdict"] == Word.UNRESOLVED]
     if design["tuning"] and (others := [arm for arm in unresolved if arm not in needed]):
         names = " and ".join(others)
         parts.append(f"More seeds would not settle {names}: the tuned value is too uncertain.")
@@ -195,7 +195,7 @@ def _seeds_needed(name: str) -> dict[str, list[str]]:
             target=design["target"],
         )
         for arm in found:
-            if arm.word == UNRESOLVED and arm.seeds_needed:
+            if arm.word == Word.UNRESOLVED and arm.seeds_needed:
                 rung = f" ({value})" if key else ""
                 needed.setdefault(arm.arm, []).append(f"{arm.seeds_needed:,}{rung}")
     return needed
@@ -218,7 +218,7 @@ def _score(value: Mapping[str, Any]) -> str:
 
 
 def _effect(verdict: Mapping[str, Any]) -> list[str]:
-    words = verdict["words"].removesuffix(UNTUNED)
+    words = verdict["words"].removesuffix(Word.UNTUNED)
     return [
         tables.signed(verdict.get("mean")),
         tables.spell_interval(verdict.get("interval")),

@@ -164,10 +164,7 @@ def test_bench_measures_what_it_says(tmp_path):
         ("evaluate --workdir={run} --stride=99", ["--stride=99", "16"]),
         ("evaluate --workdir={run} --batch_size=0", ["--batch_size=0"]),
         ("evaluate --workdir={run} --begin=x --out=a.jsonl", ["--begin, --out: not read without"]),
-        (
-            "evaluate --workdir={run} --choices=a --metrics=x",
-            ["--metrics: not read with --choices"],
-        ),
+        ("evaluate --workdir={run} --choices=a --metrics=x", ["metrics: not read with --choices"]),
         ("evaluate --workdir={run} --choices=a.jsonl --out=a.jsonl", ["expected a new name"]),
         ("evaluate --workdir={run} --choices=a --out={run}/evaluation.json", ["a new name"]),
         ("evaluate --workdir={run} --choices=a --out={run}/metrics.jsonl", ["a new name"]),

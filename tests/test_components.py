@@ -12,7 +12,12 @@ from jax.extend.core import jaxprs_in_params
 
 from tests.conftest import random_params
 from transformer_jax import AttentionVariant, MultiHeadAttention, attention_weights, causal_mask
-from transformer_jax.attention import ATTENTIONS, AttentionCall, weighted_sum
+from transformer_jax.attention import (
+    ATTENTIONS,
+    AttentionCall,
+    scaled_dot_product_attention,
+    weighted_sum,
+)
 from transformer_jax.blocks import Context
 from transformer_jax.feedforward import GatedFeedForward
 from transformer_jax.laws import small_decoder
@@ -399,6 +404,33 @@ def test_grouped_queries_equal_heads_with_repeated_keys(rng):
 
 
 @pytest.mark.parametrize(
+    ("of_key", "of_value"), [((1, 2), (1, 2)), ((2,), (2,)), ((2, 2), (1, 2)), ((1,), (3, 1, 2))]
+)
+@pytest.mark.parametrize("length", [1, 3])
+def test_leading_axes_of_grouped_keys_broadcast(of_key, of_value, length, rng):
+    """As those of keys that are repeated for four heads."""
+    shapes = (2, 4, length, 8), (*of_key, 5, 8), (*of_value, 5, 6)
+    query, *groups = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+    every = [jnp.repeat(array, 4 // array.shape[-3], axis=-3) for array in groups]
+    mask = jnp.asarray(rng.random((length, 5)) < 0.7)
+    expected = jax.nn.softmax(jnp.where(mask, query @ every[0].mT / 8**0.5, -1e9)) @ every[1]
+    found = scaled_dot_product_attention(query, *groups, mask)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, jnp.where(mask.any(-1)[:, None], expected, 0), atol=1e-6)
+
+
+def test_leading_axes_that_do_not_broadcast_are_refused_by_name(rng):
+    query, three, two = (jnp.zeros((2, heads, 3, 8)) for heads in (4, 3, 2))
+    for names, arrays in (("key", (three, two)), ("value", (two, three))):
+        with pytest.raises(ValueError, match=rf"^{names}: expected leading .* got \(2, 3\)"):
+            scaled_dot_product_attention(query, *arrays)
+    inputs, memory = (jnp.asarray(rng.normal(size=(*n, 16))) for n in ((2, 3), (1, 5)))
+    module = MultiHeadAttention(num_heads=4, num_kv_heads=2)
+    apply = functools.partial(module.apply, {"params": random_params(module, inputs)}, inputs)
+    np.testing.assert_allclose(apply(memory), apply(jnp.tile(memory, (2, 1, 1))), atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("fields", "features"), [({}, [16, 16, 16]), ({"head_dim": 4}, [4, 8, 32])], ids=str
 )
 def test_head_count_changes_with_width_held_or_head_dim_held(fields, features):
@@ -582,7 +614,7 @@ def test_rotations_of_llama3_stretch_what_turns_slowly():
     expected = (1 - share) * plain / 4.0 + share * plain
     np.testing.assert_allclose(frequencies("llama3", 16), expected, rtol=1e-5)
     np.testing.assert_allclose(frequencies("llama3", 99)[0], 1.0, rtol=1e-6)
-    with pytest.raises(ValueError, match="expected none, linear, ntk or llama3, got yarn"):
+    with pytest.raises(ValueError, match="expected one of: none, linear, ntk, llama3, got 'yarn'"):
         frequencies("yarn", 16)
 
 
@@ -771,9 +803,8 @@ def test_deviations_of_initial_kernels(name, options, reading, writing):
 
 
 def starts_of(**fields):
-    return initializers(
-        Decoder.of(vocab_size=3, max_length=4, width=256, depth=8, **fields).options
-    )
+    model = Decoder.of(vocab_size=3, max_length=4, width=256, depth=8, **fields)
+    return initializers(model.options)
 
 
 def deviation(init):

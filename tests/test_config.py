@@ -7,9 +7,11 @@ import sys
 import time
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
 from annotated_types import Ge
 
+import transformer_jax as tj
 from configs import reference
 from experiments.command import Parser
 from experiments.explained import as_markdown
@@ -21,11 +23,13 @@ from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.tasks import TASKS, TRAITS
 from transformer_jax.data.tokenizers import TOKENIZERS
-from transformer_jax.declarations import Option
+from transformer_jax.declarations import Option, declared_options
 from transformer_jax.errors import InvalidInput
+from transformer_jax.masks import Window
 from transformer_jax.models import MODELS
+from transformer_jax.models.stack import FAMILIES, own_options
 from transformer_jax.models.vision import VARIANTS
-from transformer_jax.options import Count, Initial, Number, Positive, SameAs, Share
+from transformer_jax.options import Count, Initial, Number, Positive, SameAs, Share, entry_of
 from transformer_jax.own import names_own
 from transformer_jax.resolve import all_options, completed, option_for, stated, unread
 from transformer_jax.training.prepared import prepare
@@ -420,11 +424,7 @@ def get_config():
     ("flags", "values", "told"),
     [
         ("steps=20", (20, 4, 20), "training.steps=20 also sets logging.every (get_ref)"),
-        (
-            "steps=40 --config.evaluation.every=4",
-            (40, 4, 40),
-            "training.steps=40 also sets logging",
-        ),
+        ("steps=40 --config.evaluation.every=4", (40, 4, 40), "training.steps=40 also sets log"),
         ("steps=12 --config.evaluation.every=4 --config.logging.every=3", (12, 4, 3), ""),
         ("batch_size=8 --config.logging.every=9", (9, 9, 9), "logging.every=9 also sets"),
     ],
@@ -475,3 +475,43 @@ def test_refusals_of_the_command_are_short_exit_with_2_and_take_at_most_some_sec
     refused(attempt("train", *base, "stray"), "stray")
     refused(attempt("train", *base, "--config.data.source=nowhere.txt"), "data.source=nowhere.txt")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+_SMALL = {"vocab_size": 5, "max_length": 8, "width": 8, "depth": 1, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: tj.MixtureOfExperts(router="Softmax"), "router: expected one of: softmax, sigm"),
+        (lambda: tj.MultiHeadAttention(num_heads=0), "num_heads: expected an integer >= 1"),
+        (lambda: tj.MultiHeadAttention(2, head_dim=0), "head_dim: expected an integer >= 1, or N"),
+        (lambda: tj.MultiHeadAttention(2, dropout_rate=10), r"dropout_rate: expected .* \[0, 1\)"),
+        (lambda: tj.FeedForward(mlp_dim=0), "mlp_dim: expected an integer >= 1, or None"),
+        (lambda: tj.RMSNorm(epsilon=-1.0), "epsilon: expected a number > 0"),
+        (lambda: Window(size=np.int64(0)), "size: expected an integer >= 1"),
+        (lambda: tj.Decoder.of(**_SMALL, dropout_rate=-0.1), "dropout_rate: expected a number in"),
+        (lambda: tj.Decoder.of(**_SMALL, logits_soft_cap=0), "logits_soft_cap: expected a number"),
+        (lambda: tj.RecurrentDecoder(5, 8, dropout_rate=1), "dropout_rate: expected a number in"),
+    ],
+)
+def test_values_are_checked_in_python_as_by_commands(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()
+
+
+def test_options_of_all_variants_are_checked_in_python():
+    """The first value below each lower bound, and a wrong name, is refused by name."""
+    count = 0
+    for family, mark in FAMILIES.items():
+        for name, entry in mark.entries().items():
+            found = {} if entry is None else declared_options(entry_of(mark.entries(), name))
+            for key, option in found.items():
+                wrong = "x" if option.names else -1 if option.allowed.startswith("an int") else "y"
+                section = mark.section.removeprefix("model.")
+                if not option.accepts(wrong):
+                    model = tj.Decoder.of(**_SMALL, **{family: name, section: {key: wrong}})
+                    with pytest.raises(ValueError, match=f"{key}: expected"):
+                        own_options(model.options, family)
+                    count += 1
+    assert count > 60

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import json
 
 import numpy as np
@@ -76,10 +77,7 @@ def test_documents_are_those_that_were_written(tmp_path, kind):
     [
         (b'{"text": "a"}\n{"text": ', ["row 2", "not JSON"]),
         (b'{"text": "a"}\n\n["b"]\n', ["row 3", "no field 'text'", "an object"]),
-        (
-            b'{"text": "a"}\n{"txt": "b", "id": 1}\n',
-            ["row 2", "did you mean txt", "it has txt, id"],
-        ),
+        (b'{"text": "a"}\n{"txt": "b", "id": 1}\n', ["row 2", "did you mean txt", "has txt, id"]),
         (b'{"text": null}\n', ["row 1", "null"]),
         (b'{"text": 5}\n', ["row 1", "int 5"]),
         (b'{"text": "a"}\n{"text": " "}\n', ["row 2", "an empty text"]),
@@ -210,21 +208,22 @@ def test_several_files_of_tokens_are_one_row(tmp_path):
     np.testing.assert_array_equal(stream.document_starts, [0, 3000])
 
 
+def saved_by(save):
+    save(buffer := io.BytesIO(), TOKENS)
+    return buffer.getvalue()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (
-            lambda path: with_header(path, TOKENS, count=5001),
-            ["says 5001 tokens", "expected 10002"],
-        ),
+        (lambda path: with_header(path, TOKENS, count=5001), ["says 5001 token", "expected 10002"]),
         (lambda path: with_header(path, TOKENS, (20240520, 2)), ["[20240520, 2]", "version 1"]),
         (lambda path: path.write_bytes(b"\x01\x00\x02"), ["3 bytes", "uint16"]),
         (lambda path: path.write_bytes(b""), ["0 bytes"]),
+        (lambda path: path.write_bytes(saved_by(np.save)), ["np.save wrote"]),
+        (lambda path: path.write_bytes(saved_by(np.savez)), ["a zip file"]),
         (lambda path: TOKENS.astype("<u4").tofile(path), ["as in a file of uint32"]),
-        (
-            lambda path: with_header(path, [*TOKENS, 300]),
-            ["token 300 at position 5000", "300 tokens"],
-        ),
+        (lambda path: with_header(path, [*TOKENS, 300]), ["token 300 at position 5000", "300 to"]),
     ],
 )
 def test_files_of_tokens_that_do_not_fit_are_refused_with_the_numbers(tmp_path, make, words):

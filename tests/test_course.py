@@ -8,7 +8,7 @@ from experiments.course import checks, solution, statements
 from experiments.course.statements import STATEMENTS, Claim, Statement, outcome_of, run_check
 from tests.conftest import a_few_of, attempt, random_params, refused
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
-from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE
+from transformer_jax.studies.outcomes import Word
 
 CHECKS = {row.says: row.check for row in STATEMENTS if row.check}
 CHECKS |= checks.WORKED | {e.holds: e.demonstrate for e in checks.ERRATA if e.demonstrate}
@@ -49,11 +49,11 @@ def test_claims_name_arms_that_their_studies_have():
 @pytest.mark.parametrize(
     ("found", "wants", "word"),
     [
-        (BETTER, "better", "held"),
-        (BETTER, "different", "held"),
-        (WORSE, "better", "did not hold here"),
-        (UNRESOLVED, "better", "undecided"),
-        (SAME, "same", "held"),
+        (Word.BETTER, "better", "held"),
+        (Word.BETTER, "different", "held"),
+        (Word.WORSE, "better", "did not hold here"),
+        (Word.UNRESOLVED, "better", "undecided"),
+        (Word.SAME, "same", "held"),
     ],
 )
 def test_words_follow_from_verdicts(monkeypatch, found, wants, word):
@@ -66,7 +66,7 @@ def test_words_follow_from_verdicts(monkeypatch, found, wants, word):
     row = Statement(1, "says", claims=(Claim("made up", "arm", wants),))
     assert outcome_of(row).word == word
     design["learned"]["score"] = 2.05  # a simple method is within the margin too
-    assert outcome_of(row).word == ("undecided" if found == SAME else word)
+    assert outcome_of(row).word == ("undecided" if found == Word.SAME else word)
 
 
 def test_the_loops_agree_with_ours(rng):

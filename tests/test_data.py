@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import attempt, refused, tiny_config
+from transformer_jax.data import tokenizers
 from transformer_jax.data.order import SPLITS, example_order
 from transformer_jax.data.sources import shards as shards_module
 from transformer_jax.data.sources import stream
@@ -19,15 +20,6 @@ from transformer_jax.data.sources.stream import Piece, TokenStream
 from transformer_jax.data.sources.text import first_texts, load_text, read_pieces
 from transformer_jax.data.subword_tokenizers import BPETokenizer, HuggingFaceTokenizer
 from transformer_jax.data.tasks.language_modelling import LanguageModelling
-from transformer_jax.data.tokenizers import (
-    TOKENIZERS,
-    CharTokenizer,
-    encode_corpus,
-    fingerprint,
-    load_tokenizer,
-    make_tokenizer,
-    tokenizer_text,
-)
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import entry_of
 from transformer_jax.training import build
@@ -39,20 +31,22 @@ HARD_TEXT = (
 
 
 def train_tokenizer(source, kind, vocab_size):
-    return make_tokenizer(kind, lambda: (piece.text for piece in read_pieces(source)), vocab_size)
+    return tokenizers.make_tokenizer(
+        kind, lambda: (piece.text for piece in read_pieces(source)), vocab_size
+    )
 
 
 @pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
 def test_c65_hard_text_survives_every_lossless_tokenizer(kind, tmp_path):
-    tokenizer = entry_of(TOKENIZERS, kind).train([HARD_TEXT], 300)
+    tokenizer = entry_of(tokenizers.TOKENIZERS, kind).train([HARD_TEXT], 300)
     tokens = tokenizer.encode(HARD_TEXT)
     assert tokenizer.decode(tokens) == HARD_TEXT
     assert tokens.dtype == np.int32
     assert 0 <= tokens.min() <= tokens.max() < tokenizer.vocab_size
     assert tokenizer.token_bytes[tokens].sum() == len(HARD_TEXT.encode())
-    (tmp_path / "tokenizer.json").write_text(tokenizer_text(tokenizer))
-    stored = load_tokenizer(tmp_path / "tokenizer.json")
-    assert fingerprint(stored) == fingerprint(tokenizer)
+    (tmp_path / "tokenizer.json").write_text(tokenizers.tokenizer_text(tokenizer))
+    stored = tokenizers.load_tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizers.fingerprint(stored) == tokenizers.fingerprint(tokenizer)
     np.testing.assert_array_equal(stored.encode(HARD_TEXT), tokens)
 
 
@@ -67,10 +61,10 @@ def test_tokens_of_other_tokenizers_are_counted_in_bytes(tmp_path):
     model.decoder = library.decoders.Metaspace()
     model.add_special_tokens(["<s>"])
     assert HuggingFaceTokenizer(model).token_bytes.tolist() == [0, 1, 1, 2, 4, 0, 1]
-    encode_corpus(HuggingFaceTokenizer(model), "aß<s>ß\n")
+    tokenizers.encode_corpus(HuggingFaceTokenizer(model), "aß<s>ß\n")
     for kind in ("byte", "char", "word"):  # -1 marks places without a target in other code
         with pytest.raises(InvalidInput, match=r"tokens: expected 0 to .* got -1"):
-            entry_of(TOKENIZERS, kind).train([text], 9).decode([1, -1])
+            entry_of(tokenizers.TOKENIZERS, kind).train([text], 9).decode([1, -1])
     losing = HuggingFaceTokenizer(model)
     with pytest.warns(UserWarning, match="loses or adds text, so bits per byte are unknown"):
         write_shards([Piece("aß, ß\n", True)], losing, tmp_path / "shards")
@@ -80,22 +74,22 @@ def test_tokens_of_other_tokenizers_are_counted_in_bytes(tmp_path):
     assert HuggingFaceTokenizer(model).token_bytes is None
 
 
-@pytest.mark.parametrize("kind", sorted(TOKENIZERS.keys() - {"numbers"}))
+@pytest.mark.parametrize("kind", sorted(tokenizers.TOKENIZERS.keys() - {"numbers"}))
 def test_c65_half_a_surrogate_is_refused(kind):
-    tokenizer = entry_of(TOKENIZERS, kind).train(["abc"], 300)
+    tokenizer = entry_of(tokenizers.TOKENIZERS, kind).train(["abc"], 300)
     with pytest.raises(InvalidInput, match=r"U\+D800.* at offset 2"):
         tokenizer.encode("ab\ud800")
 
 
 def test_characters_are_sorted_as_nanogpt_sorts_them():
-    tokenizer = CharTokenizer.train(["hello", "world"], 0)
+    tokenizer = tokenizers.CharTokenizer.train(["hello", "world"], 0)
     assert tokenizer.to_json()["symbols"] == "dehlorw"
     assert tokenizer.encode("hold").tolist() == [2, 4, 3, 0]
 
 
 def test_unknown_character_is_named():
     with pytest.raises(InvalidInput, match=r"'€' \(U\+20AC\) at offset 2") as error:
-        CharTokenizer.train(["ab\n"], 0).encode("ab€")
+        tokenizers.CharTokenizer.train(["ab\n"], 0).encode("ab€")
     assert "data.tokenizer=byte" in str(error.value)
 
 
@@ -112,7 +106,7 @@ def test_c74_a_damaged_or_foreign_tokenizer_file_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     with pytest.raises(InvalidInput, match="expected the JSON of a tokenizer"):
-        load_tokenizer(path)
+        tokenizers.load_tokenizer(path)
 
 
 def test_embedded_shakespeare_is_the_published_file():
@@ -252,7 +246,7 @@ def test_damaged_shards_are_refused(shards):
     shard.write_bytes(whole)
     tokenizer = shards / "tokenizer.json"
     whole = tokenizer.read_text()
-    tokenizer.write_text(tokenizer_text(CharTokenizer.train(["ab"], 0)))
+    tokenizer.write_text(tokenizers.tokenizer_text(tokenizers.CharTokenizer.train(["ab"], 0)))
     stream = load_text(str(shards), "char").stream
     with pytest.raises(InvalidInput, match=r"token 3 is outside the vocabulary of 2 tokens"):
         stream.windows(np.array([100]), 100)
@@ -320,7 +314,7 @@ def test_c62_neighbouring_seeds_have_other_orders():
 
 
 def make_task(text="abcdefghijklmnopqrstuvwxyz", starts=(0,), length=4, end=None, **options):
-    tokenizer = CharTokenizer.train([text], 0)
+    tokenizer = tokenizers.CharTokenizer.train([text], 0)
     tokens = tokenizer.encode(text)
     stream = TokenStream(tokens, np.array(starts), 0, len(tokens), "test")
     part = dataclasses.replace(stream, end=end or len(tokens))

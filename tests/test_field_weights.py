@@ -130,11 +130,7 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ("LlamaForCausalLM", {"rope_theta": None}, "rope_theta=None: expected a number"),
         ("LlamaForCausalLM", {"hidden_size": 31.5}, "hidden_size=31.5"),
         ("LlamaForCausalLM", {"quantization_config": {"bits": 8}}, "quantization_config={'bits"),
-        (
-            "LlamaForCausalLM",
-            {"transformers_weights": "b"},
-            "transformers_weights=b: expected None",
-        ),
+        ("LlamaForCausalLM", {"transformers_weights": "b"}, "transformers_weights=b: expected No"),
         (
             "Qwen2ForCausalLM",
             {"layer_types": ["full_attention", "sliding_attention"]},
@@ -156,11 +152,7 @@ def test_a_setting_with_two_names_is_read_as_by_transformers(tmp_path, name, cha
         ("OPTForCausalLM", {"enable_bias": False}, "enable_bias=False: expected True"),
         ("GPTJForCausalLM", {"rotary_dim": 3}, "rotary_dim=3: expected an even size <= 8"),
         ("GPTJForCausalLM", {"rotary_dim": None}, "rotary_dim=None"),
-        (
-            "MarianMTModel",
-            {"decoder_vocab_size": 50},
-            "decoder_vocab_size=50: expected vocab_size 37",
-        ),
+        ("MarianMTModel", {"decoder_vocab_size": 50}, "decoder_vocab_size=50: expected vocab_size"),
         ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_e"),
         (
             "Phi3ForCausalLM",

@@ -21,11 +21,11 @@ from transformer_jax.generation import (
     generate_from,
     generate_with_cache,
     restrict_logits,
-    stream_from,
     windowed_next_logits,
 )
 from transformer_jax.laws import small_decoder
 from transformer_jax.models.recurrent import RecurrentDecoder
+from transformer_jax.training.streaming import stream_from
 
 pytestmark = pytest.mark.usefixtures("no_key_twice")
 LOGITS = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
@@ -61,6 +61,10 @@ def test_c48_edges_of_drawing():
     for wrong in ({"top_k": -1}, {"top_k": 0}, {"top_p": np.nan}, {"temperature": -1.0}):
         with pytest.raises(InvalidInput, match=f"{next(iter(wrong))}: expected"):
             draw(LOGITS, **wrong)
+    for name, value in (("temperature", 0.5), ("top_p", 0.4), ("top_k", 2)):
+        for given in (jnp.asarray(value), np.asarray(value), np.asarray(value)[()]):
+            drawn = jax.jit(functools.partial(draw, **{name: given}))(LOGITS)
+            assert drawn == draw(LOGITS, **{name: value})
 
 
 def test_draws_follow_the_probabilities():
@@ -142,6 +146,14 @@ def test_all_wrong_options_in_one_report(model):
         assert word in str(error.value)
     with pytest.raises(InvalidInput, match="num_tokens: expected an integer >= 0, below"):
         generate(windowed_next_logits(model), jnp.zeros(2, int), 3_000_000_000, None, 6)
+
+
+@pytest.mark.parametrize("prompt", [jnp.array([1.9, 2.9]), jnp.array([True]), np.int32(3), [0.5]])
+def test_prompts_that_are_no_integers_are_refused_with_and_without_a_cache(prompt):
+    for mask in ("full", "prefix"):
+        model = small_decoder(mask=mask)
+        with pytest.raises(InvalidInput, match="prompt: expected integers"):
+            generate_from(model, {}, prompt, jax.random.key(0), num_tokens=2)
 
 
 @pytest.mark.thorough
@@ -267,10 +279,10 @@ def test_a_text_in_pieces_is_the_same_text(decoder, size):
     prompt, key = jnp.array([3, 1, 2, 4, 1, 7, 2, 2, 5])[:size], jax.random.key(1)
     stream = functools.partial(stream_from, *decoder, prompt, key)
     whole = generate_from(*decoder, prompt, key, num_tokens=9, **options)
-    pieces = list(stream(9, piece=4, **options))
+    pieces = list(stream(9, size=4, **options))
     assert [len(piece) for piece in pieces] == [4, 4, 1]
     np.testing.assert_array_equal(jnp.concatenate(pieces), whole)
-    np.testing.assert_array_equal(next(stream(9, piece=4, **options)), whole[:4])
+    np.testing.assert_array_equal(next(stream(9, size=4, **options)), whole[:4])
     assert not list(stream(0))
     with pytest.raises(InvalidInput, match="temperature: expected"):
         next(stream(9, temperature=-1.0))

@@ -175,10 +175,7 @@ NO_SCORES = {"layers": "SA", "layer_types": {"S": {"mixer": "state_space"}}, "po
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        (
-            {"layers": "LG", "layer_types": {"X": {}}},
-            "no block has type 'X' in layers='LG'; expected",
-        ),
+        ({"layers": "LG", "layer_types": {"X": {}}}, "no block has type 'X' in layers='LG'; "),
         ({"layers": ("L", "G")}, "expected letters such as LLLG"),
         ({"layers": "L", "layer_types": {"L": 3}}, "L: expected a dict of fields, got 3"),
         ({"distinct_blocks": 0}, "expected 1 to depth 4, got 0"),

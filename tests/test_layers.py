@@ -238,6 +238,8 @@ def test_rotary_equals_complex_multiplication(rng):
     inputs, positions = normal(rng, 4, 8), np.array([0, 1, 2, 105])
     terms = RotaryPositions().apply({}, jnp.asarray(positions), Sizes(width=8, head_dim=8))
     rotated = rotate(inputs[None], terms.rotation)[0]
+    with pytest.raises(ValueError, match=r"rotation: expected at most \d angles"):
+        rotate(inputs[None, ..., :2], terms.rotation)
     angles = positions[:, None] / 10_000 ** (np.arange(4) / 4)[None]
     numbers = np.asarray(inputs[:, :4]) + 1j * np.asarray(inputs[:, 4:])
     turned = numbers * np.exp(1j * angles)

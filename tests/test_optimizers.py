@@ -10,14 +10,7 @@ from flax import traverse_util
 
 from tests.conftest import tiny_config
 from transformer_jax.paths import by_path
-from transformer_jax.training.optimizers import (
-    OPTIMIZERS,
-    evaluated_params,
-    is_hidden_kernel,
-    make_optimizer,
-    make_schedule,
-    weight_mean,
-)
+from transformer_jax.training import optimizers
 from transformer_jax.training.preconditioned import scale_by_soap
 from transformer_jax.training.schedules import SCHEDULES
 
@@ -74,7 +67,7 @@ def decays(params):
 def muon_dimensions(params):
     dimensions = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: dimensions if is_hidden_kernel(path) else None, params
+        lambda path, _: dimensions if optimizers.is_hidden_kernel(path) else None, params
     )
 
 
@@ -109,7 +102,7 @@ THEIRS = {
 @pytest.fixture(scope="module")
 def plain():
     """Parameters that the default optimizer gives, by the number of steps."""
-    return {steps: train(make_optimizer(config()), steps)[0] for steps in (1, 2, 3, 4)}
+    return {steps: train(optimizers.make_optimizer(config()), steps)[0] for steps in (1, 2, 3, 4)}
 
 
 def scale(params):
@@ -129,19 +122,19 @@ def test_steps_are_those_of_optax(name):
     # optax's muon lets all of Adam's parameters decay, and look ahead as Muon does.
     changes = {"optimizer__weight_decay": 0.0} if name in ("schedule_free", "muon") else {}
     changes |= {"optimizer__nesterov": False} if name == "muon" else {}
-    ours, state = train(make_optimizer(config(optimizer__name=name, **changes)))
+    ours, state = train(optimizers.make_optimizer(config(optimizer__name=name, **changes)))
     theirs, their_state = train(THEIRS[name]())
     close(ours, theirs)
     if name == "schedule_free":
         mean = optax.contrib.schedule_free_eval_params(their_state, theirs)
-        close(evaluated_params(state, ours), mean)
+        close(optimizers.evaluated_params(state, ours), mean)
         assert not np.allclose(embedding(ours), embedding(mean))
 
 
 def test_options_of_a_row_reach_it_and_not_another(plain):
     """AdamW, the default, has b1 and no momentum."""
-    close(train(make_optimizer(config(optimizer__momentum=0.1)))[0], plain[4], rtol=0)
-    other, _ = train(make_optimizer(config(optimizer__b1=0.1)))
+    close(train(optimizers.make_optimizer(config(optimizer__momentum=0.1)))[0], plain[4], rtol=0)
+    other, _ = train(optimizers.make_optimizer(config(optimizer__b1=0.1)))
     assert not np.allclose(scale(other), scale(plain[4]))
 
 
@@ -189,7 +182,9 @@ def test_soap_is_adam_in_the_basis_of_both_sides(rng):
 
 def test_soap_moves_the_kernels_of_blocks_and_adam_the_rest():
     soap, adam = (
-        make_optimizer(config(optimizer__name=name, optimizer__b1=0.9, optimizer__b2=0.99))
+        optimizers.make_optimizer(
+            config(optimizer__name=name, optimizer__b1=0.9, optimizer__b2=0.99)
+        )
         for name in ("soap", "adamw")
     )
     first, second = (train(soap, steps)[0] for steps in (1, 2))
@@ -205,7 +200,7 @@ def test_soap_moves_the_kernels_of_blocks_and_adam_the_rest():
 def test_normuon_gives_each_neuron_a_step_of_the_same_size():
     changes = {"optimizer__weight_decay": 0.0}
     steps = 3
-    optimizer = make_optimizer(config(optimizer__name="normuon", **changes))
+    optimizer = optimizers.make_optimizer(config(optimizer__name="normuon", **changes))
     taken = gradients_of(optimizer, steps)
     rule = optax.contrib.scale_by_muon(weight_dimension_numbers=muon_dimensions, nesterov=True)
     state = rule.init(muon_part(drawn(0)))
@@ -237,17 +232,17 @@ def muon_part(tree):
 
 def test_ademamix_grows_its_slow_mean():
     """Alpha and b3 over four updates (appendix D): the first update is that of a fourth of each."""
-    optimizer = make_optimizer(config(optimizer__name="ademamix", optimizer__warmup=4))
+    optimizer = optimizers.make_optimizer(config(optimizer__name="ademamix", optimizer__warmup=4))
     first = {"alpha": 2.0, "b3": np.exp(1 / (0.25 / np.log(0.9999) + 0.75 / np.log(0.9)))}
     first = {f"optimizer__{name}": value for name, value in first.items()}
-    plain = make_optimizer(config(optimizer__name="ademamix", **first))
+    plain = optimizers.make_optimizer(config(optimizer__name="ademamix", **first))
     close(train(optimizer, 1)[0], train(plain, 1)[0])
 
 
 def test_cautious_decay_shrinks_only_what_the_update_shrinks():
     both = [config(optimizer__cautious_decay=cautious) for cautious in (False, True)]
-    (plain, _), (cautious, _) = (train(make_optimizer(each), 1) for each in both)
-    without, _ = train(make_optimizer(config(optimizer__weight_decay=0.0)), 1)
+    (plain, _), (cautious, _) = (train(optimizers.make_optimizer(each), 1) for each in both)
+    without, _ = train(optimizers.make_optimizer(config(optimizer__weight_decay=0.0)), 1)
     start = drawn(0)
     shrinks = np.sign(embedding(start) - embedding(without)) == np.sign(embedding(start))
     assert 0 < shrinks.mean() < 1
@@ -257,7 +252,7 @@ def test_cautious_decay_shrinks_only_what_the_update_shrinks():
 
 def test_muon_takes_stacked_kernels_one_by_one():
     """Experts stacked in one array move as each alone does: by name, not by number of axes."""
-    optimizer = make_optimizer(config(optimizer__name="muon"))
+    optimizer = optimizers.make_optimizer(config(optimizer__name="muon"))
     stacked = up(train(optimizer, steps=1)[0])
     for expert in range(3):
         alone, noise = drawn(0), drawn(10)
@@ -271,7 +266,7 @@ def test_muon_takes_stacked_kernels_one_by_one():
 
 def test_rates_by_path(plain):
     multipliers = "block_0/attention=0.5,token_embedding=0"
-    optimizer = make_optimizer(config(optimizer__learning_rate_multipliers=multipliers))
+    optimizer = optimizers.make_optimizer(config(optimizer__learning_rate_multipliers=multipliers))
     moved, start, whole = map(by_path, (train(optimizer, steps=1)[0], drawn(0), plain[1]))
     for name, value in moved.items():
         factor = 0.5 if name.startswith("block_0/attention/") else float("token" not in name)
@@ -280,18 +275,18 @@ def test_rates_by_path(plain):
 
 
 def test_a_mean_of_weights_is_what_is_evaluated(plain):
-    params, state = train(make_optimizer(config(training__weight_ema=0.9)), steps=3)
+    params, state = train(optimizers.make_optimizer(config(training__weight_ema=0.9)), steps=3)
     mean = drawn(0)
     for steps in (1, 2, 3):
         mean = jax.tree.map(lambda m, p: 0.9 * m + 0.1 * p, mean, plain[steps])
     close(params, plain[3])
-    close(evaluated_params(state, params), mean)
+    close(optimizers.evaluated_params(state, params), mean)
 
 
 def test_a_mean_of_what_stays_stays_to_the_bit():
     """As decay m + (1 - decay) p it would shrink by 1e-4 over 50,000 updates at 0.9999."""
     params = drawn(0)
-    still, rule = jax.tree.map(jnp.zeros_like, params), weight_mean(0.9999)
+    still, rule = jax.tree.map(jnp.zeros_like, params), optimizers.weight_mean(0.9999)
     state = rule.init(params)
     for _ in range(20):
         _, state = rule.update(still, state, params)
@@ -301,21 +296,21 @@ def test_a_mean_of_what_stays_stays_to_the_bit():
 def test_schedule_free_weighs_an_update_by_its_own_rate():
     schedule = {"schedule__name": "warmup_constant", "schedule__warmup_steps": 10}
     asked = config(optimizer__name="schedule_free", **schedule)
-    _, state = train(make_optimizer(asked), steps=3)
+    _, state = train(optimizers.make_optimizer(asked), steps=3)
     is_ours = lambda node: isinstance(node, optax.contrib.ScheduleFreeState)
     (found,) = [s for s in jax.tree.leaves(state, is_leaf=is_ours) if is_ours(s)]
-    rates = [float(make_schedule(asked)(count)) for count in range(3)]
+    rates = [float(optimizers.make_schedule(asked)(count)) for count in range(3)]
     assert rates[0] < rates[1] < rates[2]
     np.testing.assert_allclose(found.weight_sum, sum(rate**2 for rate in rates), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_frozen_parameters_stay_and_so_does_their_mean(name):
-    frozen = make_optimizer(
+    frozen = optimizers.make_optimizer(
         config(optimizer__name=name, training__frozen="token_embedding,block_0/attention")
     )
     (params, state), start = train(frozen), drawn(0)
-    for tree in (params, evaluated_params(state, params)):
+    for tree in (params, optimizers.evaluated_params(state, params)):
         close(embedding(tree), embedding(start), rtol=1e-6, atol=1e-6)
         attention = tree["block_0"]["attention"]
         close(attention, start["block_0"]["attention"], rtol=1e-6, atol=1e-6)
@@ -327,8 +322,8 @@ def test_mup_slows_the_kernels_of_blocks_alone_and_not_their_decay():
     start, plain, moved = drawn(0), {}, {}
     for decay in (0.0, 0.1):
         changes = {"model__width": 32, "optimizer__weight_decay": decay}
-        plain[decay], _ = train(make_optimizer(config(**changes)), steps=1)
-        moved[decay], _ = train(make_optimizer(config(**changes, **wide)), steps=1)
+        plain[decay], _ = train(optimizers.make_optimizer(config(**changes)), steps=1)
+        moved[decay], _ = train(optimizers.make_optimizer(config(**changes, **wide)), steps=1)
     kernel = lambda tree: tree["block_0"]["attention"]["query"]["kernel"]
     step = lambda tree: kernel(tree) - kernel(start)
     np.testing.assert_allclose(step(moved[0.0]), step(plain[0.0]) / 4, rtol=1e-4, atol=1e-6)
@@ -353,7 +348,9 @@ def test_schedules_at_their_corners(name, options, rates):
 
 def test_a_config_makes_its_schedule():
     changes = {"schedule__warmup_steps": 10, "schedule__final_fraction": 0.2}
-    rate = make_schedule(tiny_config(training__steps=100, optimizer__learning_rate=0.5, **changes))
+    rate = optimizers.make_schedule(
+        tiny_config(training__steps=100, optimizer__learning_rate=0.5, **changes)
+    )
     assert [float(rate(n - 1)) for n in (1, 10, 55, 100)] == pytest.approx([0.05, 0.5, 0.3, 0.1])
 
 

@@ -79,25 +79,13 @@ def test_a_chart_and_a_table_of_runs_are_read_from_csv(tmp_path):
     ("name", "text", "words"),
     [
         ("a.log", "step 5 done\n", ["a.log", "nanoGPT, modded-nanogpt, nanochat"]),
-        (
-            "a.log",
-            LOGS["nanogpt"].format(5, "2,31"),
-            ["line 2", "val_loss=2,31", "a decimal point"],
-        ),
-        (
-            "a.log",
-            2 * LOGS["modded"].format(5, 1) + LOGS["modded"].format(5, 2),
-            ["step 5", "1, 2"],
-        ),
+        ("a.log", LOGS["nanogpt"].format(5, "2,31"), ["line 2", "val_loss=2,31", "decimal point"]),
+        ("a.log", 2 * LOGS["modded"].format(5, 1) + LOGS["modded"].format(5, 2), ["step 5", "1, "]),
         ("a.jsonl", '{"step": 1, "val_loss": 1}\n{"step"\n{}\n', ["line 2", "not JSON"]),
         ("a.jsonl", '{"step": 1.5, "val_loss": 1}\n', ["row 1", "step=1.5"]),
         ("a.jsonl", '{"step": 1, "val_loss": "1,5"}\n', ["val_loss='1,5'", "expected numbers"]),
         ("a.jsonl", '{"step": NaN, "val_loss": 1}\n', ["step=nan", "expected numbers"]),
-        (
-            "a.jsonl",
-            '{"step": 1, "val_loss": 1}\n{"step": 2, "val_loss": null}',
-            ["row 2", "is null"],
-        ),
+        ("a.jsonl", '{"step": 1, "val_loss": 1}\n{"step": 2, "val_loss": null}', ["row 2", "null"]),
         ("a.csv", "step,val_loss\n1.5,2\n", ["step=1.5"]),
         ("a.csv", "step,run,val_loss\nnan,a,2\n", ["step=nan", "an integer"]),
         ("a.jsonl", '{"val_loss": 1}\n', ["no row has a step"]),

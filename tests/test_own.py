@@ -220,10 +220,7 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(net, capsys)
             r"the model returns \(8, 16, 3\); expected logits \[8, 16, 65\]",
         ),
         ({"(self, tokens, *": "(self, words, *"}, "own_net:Mine: TypeError: .*'tokens'"),
-        (
-            {"def example_inputs": "def inputs"},
-            r"own_net:Mine: expected a method example_inputs\(\)",
-        ),
+        ({"def example_inputs": "def inputs"}, r"own_net:Mine: expected a method example_inputs"),
         (
             {"    max_length: int\n": "", "self.max_length": "16"},
             "data.task=language_modelling needs the attribute max_length",

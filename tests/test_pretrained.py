@@ -142,10 +142,7 @@ def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder,
     run, model = load_run(tiny_run), Decoder.of(**SMALL, position="shaw", use_bias=False)
     own_tokenizer = type("Own", (), {"vocab_size": 2})()
     for other, words in (
-        (
-            type(run)(run.config, model, drawn(model), run.tokenizer, 1),
-            "shaw here, learned if exported",
-        ),
+        (type(run)(run.config, model, drawn(model), run.tokenizer, 1), "shaw here, learned if ex"),
         (type(run)(run.config, run.model, run.params, own_tokenizer, 1), "Own: transformers does"),
     ):
         with pytest.raises(InvalidInput, match=words):

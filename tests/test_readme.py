@@ -140,13 +140,11 @@ def check_the_main_job(place):
     output = run(place, recipe("train"))
     seconds = cpu_seconds_of_children() - started
     losses = r"loss +([\d.]+) validation, ([\d.]+) test"
-    measured, printed = (
-        [float(n) for n in re.search(losses, t).groups()] for t in (output, README)
-    )
+    found, printed = ([float(n) for n in re.search(losses, t).groups()] for t in (output, README))
     # Other processors round otherwise, which moves a run about as far as another seed does.
-    assert measured == pytest.approx(printed, abs=0.03)
+    assert found == pytest.approx(printed, abs=0.03)
     promised = re.search(r"test loss of about ([\d.]+) nats per character", README)
-    assert measured[1] == pytest.approx(float(promised[1]), abs=0.03)
+    assert found[1] == pytest.approx(float(promised[1]), abs=0.03)
     minutes = re.search(r"2,000 updates in about (\d+) minute", README)
     # Processors' seconds, of two cores: other tests run meanwhile.
     assert seconds < 2 * 60 * int(minutes[1]) * 5, "far slower than promised"

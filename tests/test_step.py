@@ -88,6 +88,8 @@ def test_cross_entropy_of_known_logits(dtype):
 def test_c53_a_label_outside_the_vocabulary_is_not_somebody_elses_loss(label):
     loss = cross_entropy(jnp.zeros((1, 3)), jnp.array([label]))
     assert jnp.isnan(loss).all()
+    with pytest.raises(ValueError, match="targets: expected integers, got float32"):
+        cross_entropy(jnp.zeros((1, 3)), jnp.array([0.5]))
 
 
 def test_weights_of_another_shape_than_the_targets_are_refused(plain):

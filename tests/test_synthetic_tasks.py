@@ -115,10 +115,7 @@ def test_batches_are_functions_of_seed_and_step_and_splits_of_neither():
         ({"data__source": "shakespeare"}, "data.source=shakespeare.*copy, reverse, recall"),
         ({"data__source": "recall", "data__symbols": 3}, "data.symbols=3.*at least 4"),
         ({"data__source": "agreement", "data__symbols": 9}, "expected at most 8 nouns"),
-        (
-            {"data__source": "copy", "model__architecture": "encoder"},
-            "decoder or recurrent_decoder",
-        ),
+        ({"data__source": "copy", "model__architecture": "encoder"}, "decoder or recurrent_decode"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, words):

@@ -293,7 +293,8 @@ def test_every_run_answers_in_its_own_way(runs):
     assert len(loaded["text"].fill_in("red ___at")) == 5
     words = WordTokenizer(["<unknown>", "red"])
     with told():
-        dataclasses.replace(loaded["text"], tokenizer=words).fill_in("red red cat ___")
+        filled = dataclasses.replace(loaded["text"], tokenizer=words).fill_in("red red cat ___")
+    assert [text for text, _ in filled] == ["red"]  # neither special tokens nor unknown words
     with told():
         dataclasses.replace(loaded["pairs"], tokenizer=words).translate(["red cat"])
     assert len(loaded["recurrent text"].sample("red", 5)) == 5

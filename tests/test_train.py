@@ -545,16 +545,14 @@ def test_c20_the_eta_is_never_negative(seconds, text, capsys):
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("key", "stored", "edited"), [("model.init_std", 0.02, 0.2), ("seed", 0, 5)]
-)
-def test_a_config_that_is_not_the_checkpoints_is_refused(copy, key, stored, edited):
+@pytest.mark.parametrize(("key", "old", "new"), [("model.init_std", 0.02, 0.2), ("seed", 0, 5)])
+def test_a_config_that_is_not_the_checkpoints_is_refused(copy, key, old, new):
     """Another text would be written without a word."""
     path, name = copy / "config.json", key.rpartition(".")[2]
-    text = path.read_text().replace(f'"{name}": {stored}', f'"{name}": {edited}')
+    text = path.read_text().replace(f'"{name}": {old}', f'"{name}": {new}')
     path.write_text(text.replace('"every": 20', '"every": 21'))  # may differ between launches
-    told = f"{key}: {stored} when it was saved, {edited} in config.json"
-    for use in (load_run, lambda path: run(path, **{key.replace(".", "__"): edited})):
+    told = f"{key}: {old} when it was saved, {new} in config.json"
+    for use in (load_run, lambda path: run(path, **{key.replace(".", "__"): new})):
         with pytest.raises(InvalidInput, match=told) as refusal:
             use(copy)
         assert ".every" not in str(refusal.value)

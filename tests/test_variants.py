@@ -319,10 +319,9 @@ def test_latent_attention_equals_a_loop_in_float64(query_rank, rng):
     mixed = np.zeros((2, 6, 2, 3))
     for b, i, h in np.ndindex(2, 6, 2):
         q = query[b, i, h]
-        scores = [
-            turn(q[:2], i) @ turn(rotated[b, j], j) + q[2:] @ key[b, j, h] for j in range(i + 1)
-        ]
-        mixed[b, i, h] = softmax(np.array(scores) / math.sqrt(6)) @ value[b, : i + 1, h]
+        turned = [turn(q[:2], i) @ turn(rotated[b, j], j) for j in range(i + 1)]
+        scores = np.array(turned) + key[b, : i + 1, h] @ q[2:]
+        mixed[b, i, h] = softmax(scores / math.sqrt(6)) @ value[b, : i + 1, h]
     close(found, mixed.reshape(2, 6, 6) @ p["out"]["kernel"], atol=1e-5)
 
 

@@ -57,9 +57,8 @@ def logits_of(params, tokens, model):
                 return heads
             return rotated(normed(heads, f"{block}-attention-{name}_norm"))
 
-        heads = scaled_dot_product_attention(
-            *map(heads_of, ("query", "key", "value")), is_causal=True
-        )
+        of_all = map(heads_of, ("query", "key", "value"))
+        heads = scaled_dot_product_attention(*of_all, is_causal=True)
         mixed = heads.transpose(1, 2).flatten(2)
         hidden = hidden + mixed @ params[f"{block}-attention-out-kernel"]
         up, down = (params[f"{block}-feed_forward-{name}-kernel"] for name in ("up", "down"))

@@ -35,62 +35,37 @@ __version__ = "0.2.0"
 # Public names by module; docs/architecture.md lists those that stay stable.
 _PUBLIC = {
     "attention": (
-        "AttentionCall",
-        "AttentionVariant",
-        "MultiHeadAttention",
-        "attention_weights",
-        "scaled_dot_product_attention",
+        "AttentionCall AttentionVariant MultiHeadAttention attention_weights "
+        "scaled_dot_product_attention"
     ),
-    "masks": (
-        "Mask",
-        "Places",
-        "Rule",
-        "causal_mask",
-        "padding_mask",
-        "prefix_mask",
-        "segment_mask",
-        "window_mask",
-    ),
-    "norms": ("LayerNorm", "RMSNorm", "layer_norm", "rms_norm"),
+    "masks": "Mask Places Rule causal_mask padding_mask prefix_mask segment_mask window_mask",
+    "norms": "LayerNorm RMSNorm layer_norm rms_norm",
     "positions": (
-        "LearnedPositions",
-        "PositionTerms",
-        "RotaryPositions",
-        "Rotation",
-        "SinusoidalPositions",
-        "Sizes",
-        "rotate",
-        "sinusoidal_positions",
+        "LearnedPositions PositionTerms RotaryPositions Rotation SinusoidalPositions Sizes "
+        "rotate sinusoidal_positions"
     ),
-    "variants.relative": ("ALiBiPositions", "T5Positions"),
-    "variants.experts": ("MixtureOfExperts",),
-    "feedforward": ("FeedForward", "GatedFeedForward"),
-    "blocks": ("Block", "Context", "PostNorm", "PreNorm"),
-    "models": ("Decoder", "Encoder", "EncoderDecoder", "VisionTransformer"),
-    "models.recurrent": ("RecurrentDecoder", "RecurrentEncoder"),
-    "generation": ("draw_token", "generate", "generate_after", "generate_from"),
-    "inspection": (
-        "attention_maps",
-        "capture",
-        "gradient_norms",
-        "hidden_vectors",
-        "intervene",
-        "sites_of",
-    ),
-    "sites": ("SITES", "interventions", "site"),
-    "laws": ("LAWS", "Subject"),
-    "data.laws": ("TASK_LAWS",),
-    "data.tasks": ("Task",),
-    "metrics": ("METRICS", "metric"),
-    "training.hooks": ("intervenes",),
-    "interop": ("from_huggingface", "to_huggingface"),
-    "training.loading": ("load_run",),
-    "training.pretrained": ("config_from_huggingface",),
-    "studies": ("load_study",),
-    "studies.scores": ("judge",),
-    "studies.statistics": ("paired_interval",),
+    "variants.relative": "ALiBiPositions T5Positions",
+    "variants.experts": "MixtureOfExperts",
+    "feedforward": "FeedForward GatedFeedForward",
+    "blocks": "Block Context PostNorm PreNorm",
+    "models": "Decoder Encoder EncoderDecoder VisionTransformer",
+    "models.recurrent": "RecurrentDecoder RecurrentEncoder",
+    "generation": "draw_token generate generate_after generate_from",
+    "inspection": "attention_maps capture gradient_norms hidden_vectors intervene sites_of",
+    "sites": "SITES interventions site",
+    "laws": "LAWS Subject",
+    "data.laws": "TASK_LAWS",
+    "data.tasks": "Task",
+    "metrics": "METRICS metric",
+    "training.hooks": "intervenes",
+    "interop": "from_huggingface to_huggingface",
+    "training.loading": "load_run",
+    "training.pretrained": "config_from_huggingface",
+    "studies": "load_study",
+    "studies.scores": "judge",
+    "studies.statistics": "paired_interval",
 }
-_HOMES = {name: f"transformer_jax.{home}" for home, names in _PUBLIC.items() for name in names}
+_HOMES = {n: f"transformer_jax.{home}" for home, names in _PUBLIC.items() for n in names.split()}
 __all__ = sorted(_HOMES)
 
 
@@ -104,10 +79,8 @@ def __getattr__(name: str):
     except ModuleNotFoundError as error:
         from transformer_jax.errors import how_to_install
 
-        extra = "judge" if error.name == "scipy" else "train"
-        raise ImportError(
-            f"{name} needs the package {error.name}: {how_to_install(extra)}"
-        ) from error
+        install = how_to_install("judge" if error.name == "scipy" else "train")
+        raise ImportError(f"{name} needs the package {error.name}: {install}") from error
 
 
 def __dir__() -> list[str]:

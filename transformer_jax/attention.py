@@ -15,9 +15,9 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.cache import CacheSlot, append_to_cache
-from transformer_jax.linear import Initializer, Linear, ModuleFactory
+from transformer_jax.linear import Checked, Initializer, Linear, ModuleFactory
 from transformer_jax.masks import Mask, as_array
-from transformer_jax.options import Positive, nearest_divisor
+from transformer_jax.options import GivenCount, GivenShare, Positive, nearest_divisor
 from transformer_jax.positions import NO_TERMS, Bias, PositionTerms, bias_for, rotate
 from transformer_jax.shapes import check_shapes
 from transformer_jax.sites import show, site
@@ -96,10 +96,8 @@ def attention_scores(
     (Gemma 2, arXiv:2408.00118, section 2).
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"))
-    leading = query.shape[:-2]
-    if not _serves_groups(query, key):
-        leading = jnp.broadcast_shapes(leading, key.shape[:-2])
-    _check_broadcasts((*leading, query.shape[-2], key.shape[-2]), mask=mask, bias=bias)
+    shape = (*_leading_axes(query, key, "key"), query.shape[-2], key.shape[-2])
+    _check_broadcasts(shape, mask=mask, bias=bias)
     if mask is not None and mask.dtype != jnp.bool_:
         raise ValueError(
             f"mask: expected bool, True = may attend, got {mask.dtype}; "
@@ -137,10 +135,21 @@ def repeat_kv(array: Array, num_heads: int) -> Array:
 
 def _serves_groups(query: Array, key: Array) -> bool:
     """Returns whether each head of keys, [..., G, M, K], serves several of [..., H, L, K]."""
-    if query.ndim != key.ndim or query.ndim < 3 or query.shape[:-3] != key.shape[:-3]:
+    if min(query.ndim, key.ndim) < 3:
         return False
     heads, groups = query.shape[-3], key.shape[-3]
     return 0 < groups < heads and heads % groups == 0
+
+
+def _leading_axes(query: Array, key: Array, name: str) -> tuple[int, ...]:
+    """Returns the axes [..., H] of a product; raises ValueError if there are none."""
+    heads, has = query.shape[-3:-2], key.shape[:-2]
+    groups = heads if _serves_groups(query, key) else has[-1:]
+    try:
+        return jnp.broadcast_shapes(query.shape[:-2], (*has[:-1], *groups))
+    except ValueError:
+        expected = f"axes that broadcast to {query.shape[:-2]}, or a divisor of its last"
+        raise ValueError(f"{name}: expected leading {expected}, got {has}") from None
 
 
 def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
@@ -151,16 +160,14 @@ def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
     CPU copies all cached keys and values for each token: products over 24 arrays of 96 heads and
     1,024 positions took 282 ms instead of 59.
     """
-    rows = left.shape[:-1]
+    rows, shape = left.shape[-2], (*_leading_axes(left, right, "value"), left.shape[-2])
     if _serves_groups(left, right):
-        served = rows[-1] * (rows[-2] // right.shape[-3])
-        left = left.reshape(*right.shape[:-2], served, left.shape[-1])
-    elif rows[-1] != 1 or right.shape[:-2] != rows[:-1]:
-        return jnp.einsum(axes, left, right, **options)
-    if rows[-1] == 1:
+        served = rows * (left.shape[-3] // right.shape[-3])
+        left = left.reshape(*left.shape[:-3], right.shape[-3], served, left.shape[-1])
+    if rows == 1 and left.shape[:-2] == right.shape[:-2]:
         left, right = (a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:]) for a in (left, right))
     made = jnp.einsum(axes, left, right, **options)
-    return made.reshape(*rows, made.shape[-1])
+    return made.reshape(*shape, made.shape[-1])
 
 
 def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
@@ -179,7 +186,7 @@ def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
             )
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Checked):
     """Multi-head attention: several attention heads in parallel, each with its own projections.
 
     MultiHead(X) = Concat(Z^1 ... Z^H) W_O with W_O in [H * V, D], which equals the sum over heads
@@ -208,12 +215,12 @@ class MultiHeadAttention(nn.Module):
       dtype: Computation dtype; promoted from inputs and parameters if None.
     """
 
-    num_heads: int
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    value_dim: int | None = None
+    num_heads: GivenCount
+    num_kv_heads: GivenCount | None = None
+    head_dim: GivenCount | None = None
+    value_dim: GivenCount | None = None
     use_bias: bool = True
-    dropout_rate: float = 0.0
+    dropout_rate: GivenShare = 0.0
     scale: float | None = None
     variant: ModuleFactory | None = None
     query_key_norm: ModuleFactory | None = None
@@ -318,11 +325,9 @@ class MultiHeadAttention(nn.Module):
         return heads if terms.rotation is None else rotate(heads, terms.rotation)
 
     @nn.nowrap
-    def _project(
-        self, name: str, inputs: Array, heads: int, features: int, init: Initializer
-    ) -> Array:
-        """[..., L, D] -> [..., heads, L, features]."""
-        linear = Linear(heads * features, self.use_bias, init, self.dtype, name=name)
+    def _project(self, name: str, inputs: Array, heads: int, size: int, init: Initializer) -> Array:
+        """[..., L, D] -> [..., heads, L, size]."""
+        linear = Linear(heads * size, self.use_bias, init, self.dtype, name=name)
         return split_heads(linear(inputs), heads)
 
     @nn.nowrap
@@ -389,7 +394,7 @@ class AttentionCall(NamedTuple):
         return mask, bias_for(self.bias, query, repeat_kv(key, query.shape[-3]), mask)
 
 
-class AttentionVariant(nn.Module):
+class AttentionVariant(Checked):
     """Base class of the entries of ATTENTIONS, which replace scaled_dot_product_attention.
 
     The typed fields of a subclass are its options. A subclass either defines `weights`, which are

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.cache import CacheSlot
-from transformer_jax.linear import ModuleFactory
+from transformer_jax.linear import Checked, ModuleFactory
 from transformer_jax.masks import Mask
+from transformer_jax.options import GivenShare
 from transformer_jax.positions import NO_TERMS, PositionTerms, Sizes
 from transformer_jax.sites import site
 
@@ -116,7 +117,7 @@ class Context:
     train: bool = dataclasses.field(default=False, metadata={"static": True})
 
 
-class Block(nn.Module):
+class Block(Checked):
     """Base class of blocks, which holds the parts that subclasses wire together.
 
     The parts come as factories (a class, or a partial of one) and are named here, so the paths of
@@ -143,8 +144,8 @@ class Block(nn.Module):
     norm: ModuleFactory
     mixer: ModuleFactory | None = None
     convolution: ModuleFactory | None = None
-    dropout_rate: float = 0.0
-    stochastic_depth: float = 0.0
+    dropout_rate: GivenShare = 0.0
+    stochastic_depth: GivenShare = 0.0
     depth: int = 1
     side: str = ""
     final_norm: ClassVar[bool] = True
@@ -195,14 +196,10 @@ class Block(nn.Module):
     @nn.nowrap
     def attend_memory(self, hidden: Array, context: Context) -> Array:
         """Applies cross-attention to the memory (Vaswani et al. 2017, section 3.1)."""
-        hidden = site(self, "cross_attention.input", hidden)
+        read = site(self, "cross_attention.input", hidden)
         attention = self.attention(name="cross_attention")
         mixed = attention(
-            hidden,
-            context.memory,
-            mask=context.memory_mask,
-            layer=context.layer,
-            train=context.train,
+            read, context.memory, mask=context.memory_mask, layer=context.layer, train=context.train
         )
         return site(self, "cross_attention.out", mixed)
 

@@ -37,7 +37,7 @@ def _are_shares(value: tuple) -> bool:
 
 
 def _are_multipliers(value: tuple) -> bool:
-    pairs = [part.split("=") for part in value]  # pydantic treats a ValueError as False
+    pairs = [part.split("=") for part in value]  # a ValueError means False
     return all(path and 0 <= float(factor) < math.inf for path, factor in pairs)
 
 
@@ -46,11 +46,8 @@ Seed = Annotated[int, Ge(0), Lt(2**32), Form("an integer in [0, 2^32)", "0")]
 MeshSize = Annotated[
     int, Predicate(lambda size: size == -1 or size >= 1), Form("an integer >= 1, or -1", "1")
 ]
-Splits = Annotated[
-    tuple[float, ...],
-    Predicate(_are_shares),
-    Form("3 numbers in (0, 1) that sum to 1", "0.8,0.1,0.1"),
-]
+_SPLITS = Form("3 numbers in (0, 1) that sum to 1", "0.8,0.1,0.1")
+Splits = Annotated[tuple[float, ...], Predicate(_are_shares), _SPLITS]
 ParameterPaths = Annotated[
     tuple[str, ...], Predicate(all), Form("prefixes of parameter paths", "token_embedding,block_0")
 ]

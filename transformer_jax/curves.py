@@ -90,9 +90,7 @@ def is_of_optimizer(key: str) -> bool:
 
 
 def problems_of_curves(
-    flat: Mapping[str, Any],
-    option_of: Callable[[str], Option | None],
-    is_read: Callable[[str], bool],
+    flat: Mapping[str, Any], option_of: Callable[[str], Option | None], is_read: Callable[..., bool]
 ) -> Iterator[str]:
     """Yields what is wrong with training.scheduled in a completed flat config.
 

@@ -1,6 +1,6 @@
 """Options declared by typed fields of a section or a variant: their checks and descriptions.
 
-pydantic checks values; `--help`, docs/options.md and error messages use the descriptions.
+`--help`, docs/options.md and error messages use the descriptions.
 """
 
 import ast
@@ -10,13 +10,24 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from typing_extensions import Doc
 
-from transformer_jax.options import FINITE, Form, SameAs, Variant, is_user_defined
+from transformer_jax.errors import suggest
+from transformer_jax.options import (
+    FINITE,
+    Form,
+    Given,
+    SameAs,
+    Variant,
+    allows,
+    entry_of,
+    is_user_defined,
+    kinds_of,
+)
 
 NO_VALUE = ("None", "none", "null")
 SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -81,21 +92,9 @@ class Option:
             return form.example
         return self.names[0] if self.names else _number_within(*self._parts[:2])
 
-    @functools.cached_property
-    def _adapter(self) -> Any:
-        from pydantic import ConfigDict, TypeAdapter
-
-        base, metadata, optional = self._parts
-        kind: Any = Annotated[base, *metadata] if metadata else base
-        return TypeAdapter(kind | None if optional else kind, config=ConfigDict(strict=True))
-
     def accepts(self, value: Any) -> bool:
         """Returns whether a value is allowed."""
-        from pydantic import ValidationError
-
-        try:
-            self._adapter.validate_python(value)
-        except ValidationError:
+        if not allows(self.kind, value):
             return False
         if self.variant is None or value is None:
             return True
@@ -194,16 +193,9 @@ def split_values(text: str) -> list[str]:
     return re.split(r",(?![^(]*\))", text)
 
 
-def _kinds(owner: Any) -> dict[str, Any]:
-    """Returns, by name, the types of the fields or arguments of `owner` that are options."""
-    hints = typing.get_type_hints(owner, include_extras=True)
-    parts = {name: _unwrapped(kind) for name, kind in hints.items()}
-    return {n: hints[n] for n, (base, marks, _) in parts.items() if marks or _literals(base)}
-
-
 def options_of_section(section: type) -> dict[str, Option]:
     """Returns the options that a section of a config declares, by name."""
-    kinds, meanings = _kinds(section), _meanings(section)
+    kinds, meanings = kinds_of(section), _meanings(section)
     # `python -OO` drops docstrings, and with them the meanings.
     return {n: Option(kinds[n], getattr(section, n), meanings.get(n, "")) for n in kinds}
 
@@ -215,7 +207,8 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
       ValueError: An option has no default.
     """
     parameters, meanings = inspect.signature(variant).parameters, _meanings(variant)
-    kinds = {name: kind for name, kind in _kinds(variant).items() if name in parameters}
+    kinds = {name: kind for name, kind in kinds_of(variant).items() if name in parameters}
+    kinds = {name: kind for name, kind in kinds.items() if not Option(kind, None).mark(Given)}
     for name in kinds:
         if parameters[name].default is inspect.Parameter.empty:
             raise ValueError(f"{name}: an option needs a default")
@@ -225,6 +218,15 @@ def declared_options(variant: Callable[..., Any]) -> dict[str, Option]:
         meaning = shared.documentation if shared else meanings.get(name, "")
         options[name] = dataclasses.replace(option, meaning=meaning)
     return options
+
+
+def refuse_unknown(section: str, options: Iterable[str], table: Mapping[str, Any]) -> None:
+    """Raises ValueError if no variant in a table has one of the options."""
+    entries = [entry_of(table, name) for name, entry in table.items() if entry is not None]
+    names = sorted({option for entry in entries for option in declared_options(entry)})
+    for name in options:
+        if name not in names:
+            raise ValueError(f"{section}: {name}: no such option{suggest(name, names)}")
 
 
 def _meanings(owner: Any) -> dict[str, str]:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.linear import Initializer, Linear
+from transformer_jax.linear import Checked, Initializer, Linear
+from transformer_jax.options import GivenCount
 from transformer_jax.shapes import recomputed, widen
 from transformer_jax.sites import site
 
@@ -47,7 +48,7 @@ def silu(inputs: Array) -> Array:
 ACTIVATIONS = {each.__name__: each for each in (gelu, gelu_tanh, relu, relu_squared, silu)}
 
 
-class FeedForward(nn.Module):
+class FeedForward(Checked):
     """Two affine maps with an activation between them, the same at every position.
 
     FFN(x) = activation(x W_1 + b_1) W_2 + b_2. Vaswani et al. 2017, equation 2.
@@ -61,7 +62,7 @@ class FeedForward(nn.Module):
       dtype: Computation dtype; promoted from inputs and parameters if None.
     """
 
-    mlp_dim: int | None = None
+    mlp_dim: GivenCount | None = None
     activation: Callable[[Array], Array] = gelu
     use_bias: bool = True
     kernel_init: Initializer = nn.initializers.normal(0.02)

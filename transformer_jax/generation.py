@@ -2,9 +2,8 @@
 
 import functools
 import inspect
-import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
     Returns:
       [..., V]; the likeliest token is always kept, as is any token tied with the last one kept.
     """
-    check_draws(logits, 0, (1.0, top_k, top_p))
+    _, top_k, top_p = checked_draws((1.0, top_k, top_p))
     vocab_size = logits.shape[-1]
     descending = jnp.flip(jnp.sort(_at_least_float32(logits), axis=-1), axis=-1)
     if top_k is not None and top_k < vocab_size:
@@ -69,7 +68,7 @@ def draw_token(
     Raises:
       InvalidInput: An option is not allowed.
     """
-    check_draws(logits, 0, (temperature, top_k, top_p))
+    temperature, top_k, top_p = checked_draws((temperature, top_k, top_p))
     if temperature < 1e-30:
         drawn = logits.argmax(-1)
     else:
@@ -85,7 +84,7 @@ NextLogits = Callable[[Array, Array, Any], tuple[Array, Any]]
 Read = Callable[[Array, Any], tuple[Array, Any]]
 
 
-class _Text(NamedTuple):
+class Text(NamedTuple):
     """State of texts during their generation.
 
     Attributes:
@@ -101,7 +100,9 @@ class _Text(NamedTuple):
     cache: Any
 
 
-class _Draws(NamedTuple):
+class Draws(NamedTuple):
+    """Options of draw_token."""
+
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
@@ -161,34 +162,34 @@ def generate(
     Raises:
       InvalidInput: The prompt is empty, or a sampling option is out of range.
     """
-    draws = _Draws(temperature, top_k, top_p)
-    check_draws(prompt, num_tokens, draws)
+    draws = checked_draws((temperature, top_k, top_p), prompt, num_tokens)
     if num_tokens == 0:  # a loop without steps still traces its body, which could not write
         return jnp.zeros((*prompt.shape[:-1], 0), jnp.int32)
-    text = _begin(prompt, num_tokens, max_length, cache)
-    return _continue(next_logits, text, 0, num_tokens, rng, draws, end).drawn
+    text = begin_text(prompt, num_tokens, max_length, cache)
+    return continue_text(next_logits, text, 0, num_tokens, rng, draws, end).drawn
 
 
-def _begin(prompt: Array, num_tokens: int, max_length: int, cache: Any) -> _Text:
+def begin_text(prompt: Array, num_tokens: int, max_length: int, cache: Any) -> Text:
+    """Returns a text of which nothing is drawn yet."""
     seen = prompt[..., -max_length:]
     padding = [(0, 0)] * (seen.ndim - 1) + [(0, max_length - seen.shape[-1])]
     context = jnp.pad(seen, padding).astype(jnp.int32)
     drawn = jnp.zeros((*prompt.shape[:-1], num_tokens), jnp.int32)
-    return _Text(context, jnp.int32(seen.shape[-1]), drawn, cache)
+    return Text(context, jnp.int32(seen.shape[-1]), drawn, cache)
 
 
-def _continue(
+def continue_text(
     next_logits: NextLogits,
-    text: _Text,
+    text: Text,
     first: int | Array,
     last: int | Array,
     rng: Array,
-    draws: _Draws,
+    draws: Draws,
     end: int | Array | None = None,
-) -> _Text:
+) -> Text:
     """Returns the text with new tokens `first` to `last - 1`, or fewer if all texts have ended."""
 
-    def add_token(index: Array, text: _Text) -> _Text:
+    def add_token(index: Array, text: Text) -> Text:
         context, length, drawn, cache = text
         logits, cache = next_logits(context, length, cache)
         token = draw_token(jax.random.fold_in(rng, index), logits, *draws)
@@ -196,17 +197,17 @@ def _continue(
         context = jnp.where(is_full, jnp.roll(context, -1, axis=-1), context)
         length = jnp.where(is_full, length, length + 1)
         context = context.at[..., length - 1].set(token)
-        return _Text(context, length, drawn.at[..., index].set(token), cache)
+        return Text(context, length, drawn.at[..., index].set(token), cache)
 
     if end is None:
         return jax.lax.fori_loop(first, last, add_token, text)
 
-    def is_unfinished(state: tuple[Array, _Text]) -> Array:
+    def is_unfinished(state: tuple[Array, Text]) -> Array:
         index, text = state
         is_end = (text.drawn == end) & (jnp.arange(text.drawn.shape[-1]) < index)
         return (index < last) & ~is_end.any(-1).all()
 
-    def advance(state: tuple[Array, _Text]) -> tuple[Array, _Text]:
+    def advance(state: tuple[Array, Text]) -> tuple[Array, Text]:
         index, text = state
         return index + 1, add_token(index, text)
 
@@ -234,30 +235,28 @@ def generate_with_cache(
       prompt, num_tokens, rng, max_length, end: As in generate.
       **draws: temperature, top_k and top_p, as in generate.
     """
-    check_draws(prompt, num_tokens, _Draws(**draws))
+    checked_draws(Draws(**draws), prompt, num_tokens)
     next_logits, cache = read_window, None
     if read is not None and num_tokens:
-        fits = _fits(prompt, num_tokens, max_length)
-        next_logits = _cached_next_logits(read, read_window, fits, max_length)
-        cache = _read_prompt(read, prompt, num_tokens, max_length)
+        fits = fits_in(prompt, num_tokens, max_length)
+        next_logits = cached_logits(read, read_window, fits, max_length)
+        cache = read_prompt(read, prompt, num_tokens, max_length)
     return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, end=end, **draws)
 
 
-def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
+def fits_in(prompt: Array, num_tokens: int, max_length: int) -> bool:
     """Returns whether all tokens except the last new one fit into `max_length`."""
     return min(prompt.shape[-1], max_length) - 1 + num_tokens <= max_length
 
 
-def _read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) -> tuple[Array, Any]:
+def read_prompt(read: Read, prompt: Array, num_tokens: int, max_length: int) -> tuple[Array, Any]:
     """Reads all prompt tokens but the last; returns their number, and a cache with room left."""
     tokens = prompt[..., -max_length:][..., :-1]
     count = tokens.shape[-1]
     return jnp.int32(count), with_capacity(read(tokens, {})[1], min(count + num_tokens, max_length))
 
 
-def _cached_next_logits(
-    read: Read, read_window: NextLogits, fits: bool, max_length: int
-) -> NextLogits:
+def cached_logits(read: Read, read_window: NextLogits, fits: bool, max_length: int) -> NextLogits:
     """Returns a NextLogits that reads the last token, or the whole context once it slides."""
 
     def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
@@ -273,7 +272,7 @@ def _cached_next_logits(
     return read_last if fits else read_while_it_fits
 
 
-def _readers(
+def readers_of(
     model: Any, params: Any, *memory: Array, method: str = "__call__"
 ) -> tuple[Read | None, NextLogits]:
     """Returns two functions that apply a model: one with its cache (or None), and one without."""
@@ -304,77 +303,16 @@ def generate_from(model: Any, params: Any, prompt: ArrayLike, rng: Array, **opti
     Returns:
       New tokens, [..., num_tokens] int32.
     """
-    # Numbers of jax have no hash.
-    options = {k: value.item() if hasattr(value, "item") else value for k, value in options.items()}
+    options = {name: plain_number(value) for name, value in options.items()}
     return _generate_from(model, params, jnp.asarray(prompt), rng, **options)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "num_tokens", "temperature", "top_k", "top_p")
-)
+@functools.partial(jax.jit, static_argnames=("model", "num_tokens", *Draws._fields))
 def _generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options: Any) -> Array:
     if prompt.ndim == 1 and not hasattr(model, "can_cache"):  # a user's model may need [B, L]
         return _generate_from(model, params, prompt[None], rng, **options)[0]
-    readers = _readers(model, params)
+    readers = readers_of(model, params)
     return generate_with_cache(*readers, prompt, rng=rng, max_length=model.max_length, **options)
-
-
-def stream_from(
-    model: Any,
-    params: Any,
-    prompt: Array,
-    rng: Array,
-    num_tokens: int,
-    piece: int = 8,
-    **draws: Any,
-) -> Iterator[Array]:
-    """Yields the tokens of `generate_from` as they are drawn, `piece` of them at a time.
-
-    Args:
-      model, params, rng: As in generate_from.
-      prompt: [P] int.
-      num_tokens: As in generate.
-      piece: Number of tokens at a time; the last piece may be shorter.
-      **draws: temperature, top_k and top_p, as in draw_token.
-
-    Yields:
-      New tokens, [piece] int32.
-
-    Raises:
-      InvalidInput: As in generate.
-    """
-    options = _Draws(**draws)
-    check_draws(prompt, num_tokens, options)
-    fits = _fits(prompt, num_tokens, model.max_length)
-    text = _begin_with_model(model, params, prompt[None], num_tokens)
-    for first in range(0, num_tokens, piece):
-        last = min(first + piece, num_tokens)
-        text = _continue_with_model(model, params, text, rng, first, last, fits, options)
-        yield text.drawn[0, first:last]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def _begin_with_model(model: Any, params: Any, prompt: Array, num_tokens: int) -> _Text:
-    read, _ = _readers(model, params)
-    sizes = num_tokens, model.max_length
-    return _begin(prompt, *sizes, _read_prompt(read, prompt, *sizes) if read else None)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=2)
-def _continue_with_model(
-    model: Any,
-    params: Any,
-    text: _Text,
-    rng: Array,
-    first: Array,
-    last: Array,
-    fits: bool,
-    draws: _Draws,
-) -> _Text:
-    read, next_logits = _readers(model, params)
-    if read is not None:
-        next_logits = _cached_next_logits(read, next_logits, fits, model.max_length)
-    return _continue(next_logits, text, first, last, rng, draws)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
@@ -400,10 +338,10 @@ def generate_after(
       [B, N] int32; tokens after an end token are arbitrary. -1 from the first NaN logit onwards.
     """
     memory = model.apply(variables_of(params), **source_inputs, method="encode")
-    begin = jnp.atleast_1d(jnp.asarray(begin, jnp.int32))
+    begin = jnp.atleast_1d(jnp.asarray(begin))
     prompt = jnp.broadcast_to(begin, (len(source_inputs["source"]), len(begin)))
     return generate_with_cache(
-        *_readers(model, params, memory, method="decode"),
+        *readers_of(model, params, memory, method="decode"),
         prompt,
         num_tokens,
         jax.random.key(0),  # the likeliest token needs no random numbers
@@ -413,19 +351,33 @@ def generate_after(
     )
 
 
-def check_draws(prompt: Any, num_tokens: int, draws: tuple) -> None:
-    """Raises InvalidInput if arguments of `generate` are not allowed."""
-    temperature, top_k, top_p = draws
-    rows = (
-        ("prompt", prompt.shape[-1], "at least one token", Integral, 1, math.inf),
-        ("num_tokens", num_tokens, "an integer >= 0, below 2**31", Integral, 0, 2**31 - 1),
-        ("temperature", temperature, "a finite number >= 0", Real, 0, sys.float_info.max),
-        ("top_k", 1 if top_k is None else top_k, "an integer >= 1 or None", Integral, 1, math.inf),
-        ("top_p", top_p, "a number in [0, 1]", Real, 0, 1),
-    )
-    if problems := [
-        f"{name}: expected {expected}, got {value}"
-        for name, value, expected, kind, least, most in rows
-        if not (isinstance(value, kind) and least <= value <= most)
+def plain_number(value: Any) -> Any:
+    """Returns a number of jax or numpy as one of Python, which has a hash; others unchanged."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def checked_draws(draws: tuple, prompt: Any = None, num_tokens: int = 0) -> Draws:
+    """Returns the options of draw_token as plain numbers.
+
+    Raises:
+      InvalidInput: One of them, a prompt or a number of tokens is not allowed; all are named.
+    """
+    draws = Draws(*map(plain_number, draws))
+    heat, k, p = draws
+    is_integer = isinstance(num_tokens, Integral) and 0 <= num_tokens < 2**31
+    is_finite = isinstance(heat, Real) and 0 <= heat <= sys.float_info.max
+    rows = [
+        ("num_tokens", num_tokens, "an integer >= 0, below 2**31", is_integer),
+        ("temperature", heat, "a finite number >= 0", is_finite),
+        ("top_k", k, "an integer >= 1 or None", k is None or (isinstance(k, Integral) and k >= 1)),
+        ("top_p", p, "a number in [0, 1]", isinstance(p, Real) and 0 <= p <= 1),
+    ]
+    if prompt is not None:
+        is_right = prompt.ndim and prompt.shape[-1] and jnp.issubdtype(prompt.dtype, jnp.integer)
+        given = f"{prompt.dtype} {prompt.shape}"
+        rows.append(("prompt", given, "integers [..., P], at least one token", is_right))
+    if wrong := [
+        f"{name}: expected {what}, got {given}" for name, given, what, ok in rows if not ok
     ]:
-        raise InvalidInput("\n".join(problems))
+        raise InvalidInput("\n".join(wrong))
+    return draws

@@ -1,5 +1,6 @@
-"""Maps with a weight matrix: the affine map, and the lookup of token embeddings in a table."""
+"""A base class of modules, and two maps with a matrix: affine maps, and tables of embeddings."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -10,11 +11,22 @@ from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
 
+from transformer_jax.options import check_values
 from transformer_jax.placement import cut_at_site, cuts_sequence
 from transformer_jax.shapes import as_int32
 
 Initializer = Callable[..., Array]
 ModuleFactory = Callable[..., nn.Module]
+
+
+class Checked(nn.Module):
+    """Base class of modules whose typed fields are checked when an instance is made."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the field, if its type does not allow its value."""
+        with contextlib.suppress(NameError):  # a subclass may import types for type checkers alone
+            check_values(type(self), vars(self))
+        super().__post_init__()
 
 
 def linear(
@@ -90,9 +102,8 @@ class Linear(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """[..., D] -> [..., features]."""
         kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features))
-        bias = (
-            self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
-        )
+        zeros, size = nn.initializers.zeros, (self.features,)
+        bias = self.param("bias", zeros, size) if self.use_bias else None
         inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
         wide = self.out_dtype and jnp.promote_types(inputs.dtype, self.out_dtype)
         return linear(inputs, kernel, bias, wide)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.options import Count, Natural
+from transformer_jax.options import Count, Natural, check_values
 
 
 def causal_mask(length: int, key_length: int | None = None) -> Array:
@@ -145,6 +145,10 @@ class Rule:
     """
 
     sees_ahead: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the field, if its type does not allow its value."""
+        check_values(type(self), vars(self))
 
     def allowed(self, query: Places, key: Places) -> Array:
         """Returns whether each query [..., L] may attend to each key [..., M], [..., L, M] bool."""
@@ -326,19 +330,6 @@ _NAMES = {rule: name for name, rule in MASKS.items()}
 def as_array(mask: Array | Mask | None) -> Array | None:
     """Returns a mask of either form as an array, [..., L, M] bool, or None if there is none."""
     return mask.dense() if isinstance(mask, Mask) else mask
-
-
-def count_by_one(places: Places) -> Array:
-    """Returns whether positions increase by one within each segment, [..., L] -> [...] bool.
-
-    Returns False if a different segment interrupts a segment, since its parts may be far apart.
-    """
-    one = jnp.diff(places.position, axis=-1) == 1
-    if places.segment is not None:
-        before = jax.lax.cummax(places.segment, axis=places.segment.ndim - 1)[..., :-1]
-        one &= jnp.diff(places.segment, axis=-1) == 0
-        one |= (places.segment[..., 1:] > before) | (places.segment[..., 1:] == 0)
-    return one.all(-1)
 
 
 def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> Rule:

@@ -221,9 +221,8 @@ def _labelled(run: Any, task: Any, split: str) -> tuple[np.ndarray, np.ndarray] 
         if np.ndim(batch["targets"]) != 1:
             return None
         real = np.asarray(batch["weights"]) > 0
-        found.append(
-            (np.asarray(chances(run.params, batch["inputs"]))[real], batch["targets"][real])
-        )
+        rows = np.asarray(chances(run.params, batch["inputs"]))
+        found.append((rows[real], batch["targets"][real]))
     probabilities, classes = zip(*found, strict=True)
     return np.concatenate(probabilities), np.concatenate(classes)
 

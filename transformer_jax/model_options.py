@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
 
-from transformer_jax.errors import suggest
 from transformer_jax.options import (
     Count,
     Form,
@@ -17,6 +16,7 @@ from transformer_jax.options import (
     Share,
     Switch,
     Variant,
+    check_values,
 )
 
 LayerPattern = Annotated[
@@ -149,6 +149,10 @@ class ModelOptions:
     layer_types: Mapping[str, Mapping[str, Any]] = FrozenOptions()
     dtype: Any = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the option, if one is not allowed."""
+        check_values(ModelOptions, vars(self))
+
     @property
     def unit(self) -> int:
         """Number of consecutive blocks that a scan repeats."""
@@ -156,15 +160,7 @@ class ModelOptions:
 
     @classmethod
     def of(cls, **fields: Any) -> "ModelOptions":
-        """Returns options with these fields; dicts may be given for the options of variants.
-
-        Raises:
-          ValueError: There is no field with one of these names.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in fields:
-            if name not in names:
-                raise ValueError(f"{name}: no such option{suggest(name, names)}")
+        """Returns options with these fields; dicts may be given for the options of variants."""
         return cls(**FrozenOptions.of(fields))
 
 

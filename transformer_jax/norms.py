@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.linear import Checked
 from transformer_jax.options import Positive
 from transformer_jax.shapes import recomputed, widen
 
@@ -62,7 +63,7 @@ def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dt
     return normed.astype(dtype)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(Checked):
     """Layer norm (Ba et al. 2016, arXiv:1607.06450) with a learned scale and bias.
 
     The scale starts at 1 and the bias at 0.
@@ -84,7 +85,7 @@ class LayerNorm(nn.Module):
         return recomputed(partial(layer_norm, epsilon=self.epsilon), inputs, scale, bias)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Checked):
     """Root-mean-square norm (Zhang and Sennrich 2019, arXiv:1910.07467) with a learned scale.
 
     The scale starts at 1.

@@ -11,9 +11,12 @@ import dataclasses
 import functools
 import importlib
 import math
+import operator
 import re
+import types
+import typing
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 
@@ -60,6 +63,11 @@ class UserDefined:
 
 
 @dataclasses.dataclass(frozen=True)
+class Given:
+    """Mark of a field that a model sets, so that it is no option of a variant."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Initial:
     """Mark of an option that affects only the initial values of parameters."""
 
@@ -100,6 +108,8 @@ Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 Switch = Annotated[bool, Form("True or False", "True", ("True", "False"))]
 Text = Annotated[str, Predicate(bool), Form("a non-empty string", "shakespeare")]
+GivenCount = Annotated[int, Ge(1), Given()]
+GivenShare = Annotated[float, Ge(0), Lt(1), Given()]
 InitialSize = Annotated[float, Gt(0), FINITE, Initial()]
 InitialNumber = Annotated[float, FINITE, Initial()]
 TracedPositive = Annotated[float, Gt(0), FINITE, Traced()]
@@ -126,6 +136,68 @@ class SameAs:
     """A default that is the value of a different option, named by its full key."""
 
     key: str
+
+
+def allows(kind: Any, value: Any) -> bool:
+    """Returns whether a value has a type as annotated, within its constraints."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        is_code = callable(value) or dataclasses.is_dataclass(value)
+        if is_code and any(isinstance(mark, Variant) for mark in parts):
+            return True  # in place of a name
+        return allows(parts[0], value) and all(_holds(mark, value) for mark in parts[1:])
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin in (typing.Union, types.UnionType):
+        return any(allows(part, value) for part in parts)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(value) == len(kinds) and all(map(allows, kinds, value))
+    if kind in (int, float):  # a bool is an int
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return kind is Any or isinstance(value, origin or kind)
+
+
+_TESTS = {Ge: operator.ge, Gt: operator.gt, Le: operator.le, Lt: operator.lt}
+
+
+def _holds(mark: Any, value: Any) -> bool:
+    """Returns whether a value is within the constraint that annotates its type, if it is one."""
+    try:
+        if isinstance(mark, Predicate):
+            return bool(mark.func(value))
+        return type(mark) not in _TESTS or _TESTS[type(mark)](value, *dataclasses.astuple(mark))
+    except (ValueError, OverflowError):
+        return False
+
+
+def check_values(owner: Any, values: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming the option, if a typed field of `owner` does not allow its value.
+
+    Arrays of jax are not checked, as they may be traced.
+    """
+    for name, kind in kinds_of(owner).items():
+        value = values.get(name)
+        if name not in values or hasattr(value, "aval"):
+            continue
+        if not allows(kind, value.item() if hasattr(value, "item") else value):
+            option = imported("transformer_jax.declarations:Option")(kind, None)
+            raise ValueError(f"{name}: expected {option.allowed}, got {value!r}")
+
+
+@functools.cache
+def kinds_of(owner: Any) -> dict[str, Any]:
+    """Returns, by name, the annotated types of the fields or arguments of `owner`."""
+    hints = typing.get_type_hints(owner, include_extras=True)
+    return {name: kind for name, kind in hints.items() if _is_annotated(kind)}
+
+
+def _is_annotated(kind: Any) -> bool:
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    inside = (tuple, typing.Union, types.UnionType)
+    return origin in (Annotated, Literal) or (origin in inside and _is_annotated(parts[0]))
 
 
 def is_user_defined(value: Any) -> bool:

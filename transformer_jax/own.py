@@ -144,11 +144,9 @@ def faults_of(*choices: str) -> Generator[None]:
         raise
     except Exception as error:
         frames = frames_in(error, *(own_file(choice.partition("=")[2]) for choice in choices))
-        where = (
-            f" at line {frames[-1].lineno} of {Path(frames[-1].filename).name}" if frames else ""
-        )
+        at = [f" at line {frame.lineno} of {Path(frame.filename).name}" for frame in frames[-1:]]
         first_line, who = str(error).partition("\n")[0], ", ".join(choices)
-        raise InvalidInput(f"{who}: {type(error).__name__}{where}: {first_line}") from error
+        raise InvalidInput(f"{who}: {type(error).__name__}{''.join(at)}: {first_line}") from error
 
 
 def own_file(choice: str) -> Path | None:

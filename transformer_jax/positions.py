@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.linear import lookup
+from transformer_jax.linear import Checked, lookup
 from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare, Switch
 
 
@@ -87,9 +87,14 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
 
     Returns:
       [..., H, L, K], dtype of the inputs.
+
+    Raises:
+      ValueError: There are more angles than pairs of features.
     """
     cos, sin = (part[..., None, :, :] for part in rotation)
     half = cos.shape[-1]
+    if 2 * half > inputs.shape[-1]:
+        raise ValueError(f"rotation: expected at most {inputs.shape[-1] // 2} angles, got {half}")
     first, second, rest = jnp.split(inputs, (half, 2 * half), axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin, rest]
     return jnp.concatenate(rotated, axis=-1).astype(inputs.dtype)
@@ -182,7 +187,7 @@ class NoPositions(nn.Module):
         return NO_TERMS
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(Checked):
     """Learned vectors, one added at each absolute position (Gehring et al. 2017, section 3.1).
 
     Attributes:
@@ -199,7 +204,7 @@ class LearnedPositions(nn.Module):
         return PositionTerms(embedding=lookup(table, positions))
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(Checked):
     """The sinusoidal table, scaled to a root mean square and added to embeddings; no parameters.
 
     The unscaled table of the paper has a root mean square of sqrt(1/2).
@@ -223,7 +228,7 @@ class SinusoidalPositions(nn.Module):
         return PositionTerms(embedding=table * (self.rms * math.sqrt(2)))
 
 
-class RotaryPositions(nn.Module):
+class RotaryPositions(Checked):
     """Rotation of queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
 
     There are three methods for contexts longer than those in training. `linear` divides the
@@ -257,11 +262,9 @@ class RotaryPositions(nn.Module):
         """[..., L] int -> a rotation of [..., L, R/2], R = fraction * K.
 
         Raises:
-          ValueError: R is odd or 0, or there is no such scaling.
+          ValueError: R is odd or 0.
         """
         features = rotated_features(self.fraction, sizes.head_dim)
-        if self.scaling not in ("none", "linear", "ntk", "llama3"):
-            raise ValueError(f"scaling: expected none, linear, ntk or llama3, got {self.scaling}")
         base = self.max_wavelength
         if self.scaling == "linear":
             positions = positions / self.factor

@@ -11,10 +11,15 @@ from typing import Any, NamedTuple
 
 from experiments.course import checks
 from experiments.results import design_of
-from transformer_jax.studies.outcomes import BETTER, SAME, UNTUNED, WORSE
+from transformer_jax.studies.outcomes import Word
 
 HELD, PARTLY, NOT, OPEN = "held", "held in part", "did not hold here", "undecided"
-_MEETS = {"different": (BETTER, WORSE), "better": (BETTER,), "worse": (WORSE,), "same": (SAME,)}
+_MEETS = {
+    "different": (Word.BETTER, Word.WORSE),
+    "better": (Word.BETTER,),
+    "worse": (Word.WORSE,),
+    "same": (Word.SAME,),
+}
 
 
 class Claim(NamedTuple):
@@ -172,9 +177,9 @@ def outcome_of(statement: Statement) -> Outcome:
     for claim in statement.claims:
         design = design_of(claim.study)
         verdict = design["verdicts"][claim.arm]
-        seen.append(f"{claim.study}, {claim.arm}: {verdict['words'].removesuffix(UNTUNED)}")
-        is_word = verdict["verdict"] in (BETTER, WORSE, SAME)
-        if verdict["verdict"] == SAME and _lead(design) < design["margin"]:
+        seen.append(f"{claim.study}, {claim.arm}: {verdict['words'].removesuffix(Word.UNTUNED)}")
+        is_word = verdict["verdict"] in (Word.BETTER, Word.WORSE, Word.SAME)
+        if verdict["verdict"] == Word.SAME and _lead(design) < design["margin"]:
             is_word = False
             seen.append("which decides nothing: a simple method is within that margin too")
         right.append(verdict["verdict"] in _MEETS[claim.wants] if is_word else None)

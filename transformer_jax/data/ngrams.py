@@ -121,10 +121,8 @@ def context_rows(batch: Batch, distances: Sequence[int]) -> np.ndarray:
     return np.stack([*near, targets], -1)
 
 
-def _counted(
-    contexts: np.ndarray, grams: np.ndarray, counts: np.ndarray, vocab_size: int
-) -> _Order:
-    context = grams // vocab_size
+def _counted(contexts: np.ndarray, grams: np.ndarray, counts: np.ndarray, size: int) -> _Order:
+    context = grams // size
     totals = np.bincount(context, counts, len(contexts))
     kinds = np.bincount(context, minlength=len(contexts))
     once, twice = (counts == 1).sum(), (counts == 2).sum()

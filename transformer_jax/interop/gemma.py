@@ -64,10 +64,9 @@ def _fields(settings: Settings) -> dict[str, Any]:
         "mask_options": {"size": settings["sliding_window"]},
         "position_options": _rotation(settings, "sliding_attention"),
     }
+    kind = "full_attention" if "G" in letters else kinds[0]
     return {
-        **llama_fields(
-            settings, _rotation(settings, "full_attention" if "G" in letters else kinds[0])
-        ),
+        **llama_fields(settings, _rotation(settings, kind)),
         "layers": letters if "L" in letters else "",
         "layer_types": {"L": local} if "L" in letters else {},
         **_common(settings),

@@ -343,9 +343,7 @@ def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
     return different
 
 
-def _compared(
-    before: Described, after: Described, fields: Iterable[str]
-) -> dict[str, tuple[Any, Any]]:
+def _compared(before: Described, after: Described, fields: Iterable[str]) -> dict[str, tuple]:
     return {
         field: (getattr(before, field), getattr(after, field))
         for field in fields

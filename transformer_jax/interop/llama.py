@@ -69,10 +69,8 @@ def _phi3_fields(settings: Settings) -> dict[str, Any]:
 
 
 def _refuse_layers(settings: Settings, kind: str) -> None:
-    if set(settings.get("layer_types") or ()) - {kind}:
-        raise InvalidInput(
-            f"config.json: layer_types={settings['layer_types']}: expected {kind} alone"
-        )
+    if set(types := settings.get("layer_types") or ()) - {kind}:
+        raise InvalidInput(f"config.json: layer_types={types}: expected {kind} alone")
 
 
 def _qwen_fields(settings: Settings) -> dict[str, Any]:

@@ -71,12 +71,10 @@ class Decoder(Transformer):
           ValueError: The input is longer than max_length, or a shape or a variant's name is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
-        embedded_LD = self.token_embedding(tokens)
+        inputs_LD = self.token_embedding(tokens)
         if self.scale_embeddings:
-            embedded_LD = embedded_LD * self.options.width**0.5
-        hidden_LD = self.stack(
-            embedded_LD, positions, tokens=tokens, segments=segments, train=train
-        )
+            inputs_LD = inputs_LD * self.options.width**0.5
+        hidden_LD = self.stack(inputs_LD, positions, tokens=tokens, segments=segments, train=train)
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:

@@ -93,28 +93,26 @@ class Encoder(Transformer, kw_only=True):
             if tokens is None:
                 raise ValueError("tokens: expected [..., L] int, since vocab_size is set, got None")
             check_tokens(self.max_length, tokens, **alike)
-            embedded_LD = self.token_embedding(tokens)
+            inputs_LD = self.token_embedding(tokens)
         else:
             if vectors is None or vectors.shape[-1] != self.num_features:
                 got = "none" if vectors is None else vectors.shape
                 raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
             check_tokens(self.max_length, vectors[..., 0], **alike)
-            embedded_LD = self._to_width("projection")(vectors)
+            inputs_LD = self._to_width("projection")(vectors)
             if pooling.adds_token:
-                embedded_LD = ClassToken(self.embedding_init, name="class_token")(embedded_LD)
+                inputs_LD = ClassToken(self.embedding_init, name="class_token")(inputs_LD)
                 segments = _with_first(segments, 1)
                 types = _with_first(types, 0)
                 positions = None if positions is None else as_int32(positions) + 1
                 positions = _with_first(positions, 0)
-        positions = jnp.arange(embedded_LD.shape[-2]) if positions is None else positions
+        positions = jnp.arange(inputs_LD.shape[-2]) if positions is None else positions
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
         if self.num_types:
-            types = jnp.zeros(embedded_LD.shape[:-1], jnp.int32) if types is None else types
-            embedded_LD += self.make_embedding(self.num_types, name="type_embedding")(types)
-        hidden_LD = self.stack(
-            embedded_LD, positions, tokens=tokens, segments=segments, train=train
-        )
+            types = jnp.zeros(inputs_LD.shape[:-1], jnp.int32) if types is None else types
+            inputs_LD += self.make_embedding(self.num_types, name="type_embedding")(types)
+        hidden_LD = self.stack(inputs_LD, positions, tokens=tokens, segments=segments, train=train)
         if not self.num_classes:
             return hidden_LD if return_hidden else self.project(hidden_LD)
         pooled_D = pooling(hidden_LD, None if segments is None else segments > 0)

@@ -122,17 +122,12 @@ class EncoderDecoder(Transformer):
         """
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
-        embedded_LD = self._scaled(embedding(tokens))
+        inputs_LD = self._scaled(embedding(tokens))
         seen, sources = memory if self.cross_attention else (None, None)
         if (mask := sources) is not None:
             mask = padding_mask(mask > 0) if segments is None else segment_mask(segments, mask)
         hidden_LD = self.decoder(
-            embedded_LD,
-            tokens=tokens,
-            segments=segments,
-            memory=seen,
-            memory_mask=mask,
-            train=train,
+            inputs_LD, tokens=tokens, segments=segments, memory=seen, memory_mask=mask, train=train
         )
         return hidden_LD if return_hidden else self.project(hidden_LD)
 

@@ -22,8 +22,6 @@ def layer_list(
         different types would share parameters, or a block would read a stream that is not earlier.
     """
     pattern, depth = options.layers, options.depth
-    if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
-        raise ValueError(f"layers: expected letters such as LLLG, got {pattern!r}")
     for letter in options.layer_types:
         if letter not in set(pattern):
             raise ValueError(
@@ -72,10 +70,8 @@ def _owner(options: ModelOptions, block: int) -> int:
     depth, distinct = options.depth, options.distinct_blocks
     if distinct is None:
         return block
-    if not 1 <= distinct <= depth:
+    if distinct > depth:
         raise ValueError(f"distinct_blocks: expected 1 to depth {depth}, got {distinct}")
-    if options.sharing not in ("cycle", "sequence"):
-        raise ValueError(f"sharing: expected cycle or sequence, got {options.sharing!r}")
     if options.sharing == "cycle":
         return block % distinct
     return -(-(block * distinct // depth) * depth // distinct)  # first block of a run

@@ -10,8 +10,8 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.cache import keep_state, kept_state, uses_cache
-from transformer_jax.linear import Linear, TokenEmbedding, logits_layer
-from transformer_jax.options import Count, Natural, Switch, Variant
+from transformer_jax.linear import Checked, Linear, TokenEmbedding, logits_layer
+from transformer_jax.options import Count, GivenCount, GivenShare, Natural, Switch, Variant
 from transformer_jax.pooling import Pooling, pooling_of
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
@@ -81,7 +81,7 @@ class Recurrence(nn.Module):
         return carry, jnp.moveaxis(outputs, 0, -2)
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(Checked):
     """A recurrent language model: embedding, layers of cells, output layer.
 
     Mikolov et al. 2010; Zaremba et al. 2014, arXiv:1409.2329 (dropout between layers only).
@@ -100,11 +100,11 @@ class RecurrentDecoder(nn.Module):
 
     vocab_size: int
     max_length: int
-    width: int = 128
+    width: GivenCount = 128
     recurrent_depth: Count = 2
     cell: Cell = "lstm"
     tie_embeddings: Switch = True
-    dropout_rate: float = 0.0
+    dropout_rate: GivenShare = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None
 
@@ -172,7 +172,7 @@ class RecurrentDecoder(nn.Module):
         return {"tokens": jnp.zeros((1, 1), jnp.int32)}
 
 
-class RecurrentEncoder(nn.Module, kw_only=True):
+class RecurrentEncoder(Checked, kw_only=True):
     """A recurrent classifier: layers of cells over the whole input, pooling and a linear head.
 
     Attributes:
@@ -197,12 +197,12 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     max_length: int
     num_classes: int
     num_types: Natural = 0
-    width: int = 128
+    width: GivenCount = 128
     recurrent_depth: Count = 2
     cell: Cell = "lstm"
     bidirectional: Switch = False
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "last"
-    dropout_rate: float = 0.0
+    dropout_rate: GivenShare = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None
 

@@ -20,11 +20,18 @@ from transformer_jax.blocks import Block, Carry, Context
 from transformer_jax.cache import advance_cache, nan_on_overflow
 from transformer_jax.feedforward import no_feed_forward
 from transformer_jax.initialisation import Initializers, Standard
-from transformer_jax.linear import Initializer, Linear, ModuleFactory, TokenEmbedding, logits_layer
+from transformer_jax.linear import (
+    Checked,
+    Initializer,
+    Linear,
+    ModuleFactory,
+    TokenEmbedding,
+    logits_layer,
+)
 from transformer_jax.masks import Full, Mask, Places, Unmasked, self_attention_rule
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.norms import NoNorm
-from transformer_jax.options import FrozenOptions, Variant, entry_of
+from transformer_jax.options import FrozenOptions, Variant, check_values, entry_of
 from transformer_jax.positions import PositionTerms, Rotation, Sizes, add_positions, of_queries
 from transformer_jax.shapes import as_int32
 from transformer_jax.sites import site
@@ -87,16 +94,13 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
     if not isinstance(getattr(options, family), str):
         return {} if family == "query_key_norm" else dict(stated)  # norms share their options
     known = inspect.signature(chosen).parameters
-    for name in stated.keys() - known.keys():  # a different variant of the family may have it
-        from transformer_jax.declarations import declared_options
-        from transformer_jax.errors import suggest
+    if others := stated.keys() - known.keys():  # a different variant of the family may have them
+        from transformer_jax.declarations import refuse_unknown
 
-        table = FAMILIES[family].entries()
-        entries = [entry_of(table, entry) for entry in table if table[entry] is not None]
-        names = {option for entry in entries for option in declared_options(entry)}
-        if name not in names:
-            raise ValueError(f"{section}: {name}: no such option{suggest(name, sorted(names))}")
-    return {name: value for name, value in stated.items() if name in known}
+        refuse_unknown(section, others, FAMILIES[family].entries())
+    own = {name: value for name, value in stated.items() if name in known}
+    check_values(chosen, own)
+    return own
 
 
 def factory(options: ModelOptions, family: str, **arguments: Any) -> ModuleFactory:
@@ -380,11 +384,7 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _run(
-        self,
-        specs: Sequence[BlockSpec],
-        hidden: Array,
-        contexts: Mapping[str, Context],
-        policy: Any,
+        self, specs: Sequence[BlockSpec], hidden: Array, contexts: dict[str, Context], policy: Any
     ) -> Array:
         """Applies the blocks to the stream.
 
@@ -517,7 +517,7 @@ class Stack(nn.Module):
         return own == shared and has_sizes
 
 
-class Transformer(nn.Module):
+class Transformer(Checked):
     """Abstract base class of models with a stack of blocks.
 
     Attributes:

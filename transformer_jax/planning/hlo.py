@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 
 _COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-~]+) \(.*\{$")
-_INSTRUCTION = re.compile(
-    r"^\s+(?:ROOT )?%?([\w.\-~]+) = (\((?:[^()]|\([^()]*\))*\)|\S+) ([\w\-]+)\("
-)
+_MADE = re.compile(r"^\s+(?:ROOT )?%?([\w.\-~]+) = (\((?:[^()]|\([^()]*\))*\)|\S+) ([\w\-]+)\(")
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 _CALLED = re.compile(
     r"\b(?:body|to_apply|true_computation|false_computation|calls)=%([\w.\-~]+)"
@@ -107,13 +105,13 @@ def _parameter(lines: list[str], name: str, operands: list[str]) -> str | None:
 def _parsed(lines: list[str]) -> Iterator[tuple[str, str, str]]:
     """Yields (name, kind, line) of each instruction."""
     for line in lines:
-        if match := _INSTRUCTION.match(line):
+        if match := _MADE.match(line):
             yield match[1], match[3], line
 
 
 def _sizes(lines: list[str]) -> dict[str, int]:
     """Returns the bytes of each value of a computation, by name."""
-    matches = filter(None, map(_INSTRUCTION.match, lines))
+    matches = filter(None, map(_MADE.match, lines))
     return {match[1]: _bytes_of(match[2]) for match in matches}
 
 
@@ -149,7 +147,7 @@ def _instructions(program: dict[str, list[str]]) -> Iterator[tuple[str, str, str
             continue
         seen.add(name)
         for line in program[name]:
-            if not (match := _INSTRUCTION.match(line)):
+            if not (match := _MADE.match(line)):
                 continue
             _, shape, kind = match.groups()
             if kind in _CALLS:

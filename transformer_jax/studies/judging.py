@@ -22,18 +22,7 @@ from transformer_jax.runs.files import as_plain, inside, write_json
 from transformer_jax.studies import statistics
 from transformer_jax.studies.cells import DONE, OUTCOMES, Cell, deciding, device_of
 from transformer_jax.studies.design import FLOORS, METHODS
-from transformer_jax.studies.outcomes import (
-    BETTER,
-    CANNOT_TELL,
-    IDENTICAL,
-    REFUSED,
-    SAME,
-    UNRESOLVED,
-    UNSTABLE,
-    UNTUNED,
-    WORSE,
-    Outcome,
-)
+from transformer_jax.studies.outcomes import Outcome, Word
 from transformer_jax.studies.study import Register, Study, now
 
 _COUNTS = ("targets", "examples", "bytes", "sentences")
@@ -138,9 +127,6 @@ def among(
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 
 
-_ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words that make a claim about models
-
-
 def passed(values: Sequence[float], score: float, larger_is_better: bool) -> bool:
     """Returns whether a baseline is better than a simple method, by a one-sided t test.
 
@@ -232,18 +218,18 @@ def decide(
         primary=sealed["primary"] or None, target=sealed["target"],
     )  # fmt: skip
     verdict = as_plain(contrast)
-    if contrast.verdict == IDENTICAL:
+    if contrast.verdict == Word.IDENTICAL:
         if sealed["metric"].endswith("accuracy") and all(o.value == 1 for o in arm.values()):
             verdict["words"] = "identical: every answer of both is right"
         elif computes_the_same is False:
-            verdict["verdict"] = REFUSED
+            verdict["verdict"] = Word.REFUSED
             verdict["words"] = (
                 "refused: the same score for every seed though the losses differ: the metric "
                 "does not tell base and arm apart"
             )
     is_tuned = sealed["tuning"] or _RATE in sealed["arms"].get(name, {})  # or added after the seal
-    if not is_tuned and verdict["verdict"] in (BETTER, WORSE, SAME, UNRESOLVED, UNSTABLE):
-        verdict["words"] += UNTUNED
+    if not is_tuned and verdict["verdict"] in {*Word.CLAIMS, Word.UNSTABLE} - {Word.IDENTICAL}:
+        verdict["words"] += Word.UNTUNED
     return verdict
 
 
@@ -299,19 +285,19 @@ def judge_study(study: Study) -> dict[str, Any]:
         facts["asked_before"] = [{"seeds": look["seeds"], "time": look["time"]} for look in looks]
         if facts["refusals"]:
             words = f"refused: {facts['refusals'][0]}"
-            arms[name] = {"arm": name, "verdict": REFUSED, "words": words, **facts}
+            arms[name] = {"arm": name, "verdict": Word.REFUSED, "words": words, **facts}
             continue
         size = max(family, before)
         pair = outcomes[base], outcomes[name]
         arm = decide(sealed, name, *pair, arm_level, size, _computes_the_same(study, name))
-        if arm["verdict"] in _ABOUT_MODELS and sealed["target"] is None:
+        if arm["verdict"] in Word.CLAIMS and sealed["target"] is None:
             reason = "the base has not learned"
             if learned is None or learned["passed"]:
                 ends = best_and_guess(study.record["baselines"]["scores"], study.metric)
                 rest = *ends, sealed["margin"], sealed["larger_is_better"]
                 reason = at_an_end(values[base], values[name], *rest)
             if reason:
-                arm |= {"verdict": CANNOT_TELL, "words": f"{CANNOT_TELL}: {reason}"}
+                arm |= {"verdict": Word.CANNOT_TELL, "words": f"{Word.CANNOT_TELL}: {reason}"}
         beyond = _beyond(study, name, arm["seeds"], statistics.FOR_MEANS * arm_level / size)
         arms[name] = {**arm, **facts, "beyond_this_text": beyond}
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)

@@ -20,6 +20,7 @@ import numpy as np
 from transformer_jax.data.sources.disk import unique_fields, visible
 from transformer_jax.data.sources.tables import number, read_table
 from transformer_jax.errors import InvalidInput, require, suggest
+from transformer_jax.studies.scores import unpaired
 from transformer_jax.studies.statistics import ALPHA, interval, paired_interval, paired_t
 
 RULE = (
@@ -541,13 +542,9 @@ def _warnings(rows: list[dict[str, Any]], ends: Mapping[int, list[str]]) -> Iter
     seeds: dict[str, set[int]] = {}
     for row in rows:
         seeds.setdefault(row["arm"], set()).add(row["seed"])
-    everywhere = set().union(*seeds.values())
     if len(seeds) > 2 and all(len(own) == 1 for own in seeds.values()):
         yield "every arm has one run; if names mean something else, give --rule"
-    for arm, own in seeds.items():
-        if missing := sorted(everywhere - own):
-            told = ", ".join(map(str, missing))
-            yield f"{arm} has no seed {told}: runs are compared by equal numbers of seeds"
+    yield from unpaired(seeds)
     if len(ends) > 1:
         usual = max(ends, key=lambda step: len(ends[step]))
         others = [f"{n} at {step:,}" for step, runs in ends.items() if step != usual for n in runs]

@@ -20,8 +20,13 @@ class Outcome(NamedTuple):
     last: int = 0
 
 
-BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
-UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
-NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
-CANNOT_TELL = "cannot tell"  # models have not learned, or can learn no more
-UNTUNED = ", at the base's hyper-parameters"  # appended if only the base is tuned
+class Word:
+    """Words for a verdict on an arm."""
+
+    BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
+    UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
+    NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
+    CANNOT_TELL = "cannot tell"  # models have not learned, or can learn no more
+    UNTUNED = ", at the base's hyper-parameters"  # appended if only the base is tuned
+    CLAIMS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # about the models
+    UNDECIDED = (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)

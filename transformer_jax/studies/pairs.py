@@ -27,12 +27,7 @@ class TrainedPairs:
     """Runs of a base and a change, paired by seed; `cost` has differences, `files` digests."""
 
     def __init__(
-        self,
-        journal: Journal,
-        this: Try,
-        progress: Progress,
-        stop: StopSignal,
-        allow: Collection[str],
+        self, journal: Journal, this: Try, progress: Progress, stop: StopSignal, allow: Collection
     ) -> None:
         """Prepares base and change of the try `this`; `allow` has the base's permitted modules.
 

@@ -18,8 +18,8 @@ from transformer_jax.studies import tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import best_of_sweeps
 from transformer_jax.studies.judging import judge_study
-from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE, Outcome
-from transformer_jax.studies.scores import Result, judge, outcomes_of
+from transformer_jax.studies.outcomes import Outcome, Word
+from transformer_jax.studies.scores import Result, judge, outcomes_of, unpaired
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
 from transformer_jax.studies.study import NAME, Study, now
 from transformer_jax.studies.tables import as_markdown, signed, spell, spell_cell, spell_interval
@@ -178,6 +178,8 @@ def judge_in(
         "studies"
     )
     page.table(HEADS, result_rows(results, outcomes))
+    for told in unpaired(outcomes):
+        page.paragraph(told)
     arms = {
         result.arm: as_plain({**result._asdict(), "mean": result.estimate})
         for result in results
@@ -280,14 +282,14 @@ def answers(verdicts: Mapping[str, Any]) -> list[str]:
     for name, arm in verdicts["arms"].items():
         # With a target, no mean is judged, and the words state the counts.
         verdict = "" if arm.get("mean") is None else arm["verdict"]
-        if verdict in (BETTER, WORSE):
+        if verdict in (Word.BETTER, Word.WORSE):
             low, high = sorted(map(abs, arm["interval"]))
             size = f"by {abs(arm['mean']):.3g} (interval {low:.3g} to {high:.3g})"
             sentences.append(f"{name} is {verdict} than {base} {size}.")
-        elif verdict == SAME:
+        elif verdict == Word.SAME:
             margin = f"{verdicts['margin']:g}"
             sentences.append(f"{name} is no different from {base} within {margin}.")
-        elif verdict == UNRESOLVED:
+        elif verdict == Word.UNRESOLVED:
             needed = arm.get("seeds_needed")
             settle = f"; {needed} seeds would settle it" if needed else ""
             sentences.append(f"{name} could not be told apart from {base}{settle}.")

@@ -3,11 +3,11 @@
 import contextlib
 import math
 import numbers
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput, suggest
-from transformer_jax.studies.outcomes import NOT_PRIMARY, SAME, Outcome
+from transformer_jax.studies.outcomes import Outcome, Word
 from transformer_jax.studies.statistics import Count, compare, level_of_look
 
 _COLUMNS = ("arm", "seed", "value")
@@ -108,15 +108,24 @@ def judge(
     )  # fmt: skip
     return [
         Result(
-            word="" if contrast.verdict == NOT_PRIMARY else contrast.verdict,
+            word="" if contrast.verdict == Word.NOT_PRIMARY else contrast.verdict,
             reason=contrast.words,
             estimate=contrast.mean,
             level=level,
-            p=contrast.p_equivalence if contrast.verdict == SAME else contrast.p,
+            p=contrast.p_equivalence if contrast.verdict == Word.SAME else contrast.p,
             **{k: v for k, v in contrast._asdict().items() if k in Result._fields and k != "p"},
         )
         for contrast in contrasts
     ]
+
+
+def unpaired(outcomes: Mapping[str, Collection[int]]) -> Iterator[str]:
+    """Yields a remark on each arm that lacks seeds of other arms, from the seeds of each arm."""
+    everywhere = set().union(*outcomes.values())
+    for arm, own in outcomes.items():
+        if missing := sorted(everywhere.difference(own)):
+            told = ", ".join(map(str, missing))
+            yield f"{arm} has no seed {told}: runs are compared by equal numbers of seeds"
 
 
 def _check(name: str, value: Any, expected: str, is_right: Callable[[Any], bool]) -> None:

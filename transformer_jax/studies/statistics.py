@@ -18,18 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
-from transformer_jax.studies.outcomes import (
-    BETTER,
-    IDENTICAL,
-    NO_VERDICT,
-    NOT_PRIMARY,
-    REFUSED,
-    SAME,
-    UNRESOLVED,
-    UNSTABLE,
-    WORSE,
-    Outcome,
-)
+from transformer_jax.studies.outcomes import Outcome, Word
 
 ALPHA = 0.05
 FEWEST_FOR_EQUIVALENCE = 5
@@ -317,9 +306,7 @@ _ROUNDING = 16 * np.finfo(float).eps
 FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
 
 
-def paired_t(
-    differences: Any, scale: float | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def paired_t(differences: Any, scale: float | None = None) -> tuple[np.ndarray, ...]:
     """Returns mean, standard error and the two-sided p value of a paired t test, [...] each.
 
     Without any spread, p is 1 if the mean is 0, else 0; for a single difference, p is 1.
@@ -460,10 +447,10 @@ def compare(
         contrast = _contrast(name, base, outcomes, margin, larger_is_better, level, size)
         if target is not None:
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
-            contrast = _by_target(contrast, *runs, level, size)
+            contrast = _to_target(contrast, *runs, level, size)
         if name not in asked:
-            words = f"{NOT_PRIMARY}: an interval but no verdict"
-            contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
+            words = f"{Word.NOT_PRIMARY}: an interval but no verdict"
+            contrast = contrast._replace(verdict=Word.NOT_PRIMARY, words=words)
         contrasts.append(contrast)
     return contrasts
 
@@ -490,15 +477,15 @@ def _contrast(
     p_divergence = min(1.0, boschloo_p((gone, runs), (base_gone, runs)) * size / FOR_DIVERGENCE)
     if gone or base_gone:
         reason = f"{gone} of {runs} runs diverged, {base_gone} of the base"
-        verdict, words = NO_VERDICT, f"no verdict on the mean: {reason}"
+        verdict, words = Word.NO_VERDICT, f"no verdict on the mean: {reason}"
         if p_divergence <= level:
-            verdict, words = UNSTABLE, f"unstable: {reason}"
+            verdict, words = Word.UNSTABLE, f"unstable: {reason}"
     elif seeds and not d.any():
-        verdict, words = IDENTICAL, "identical: the change did nothing"
+        verdict, words = Word.IDENTICAL, "identical: the change did nothing"
     elif count < FEWEST_FOR_A_VERDICT:
-        verdict, words = NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
+        verdict, words = Word.NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
     elif error == 0:
-        verdict, words = REFUSED, "refused: the same difference in every seed"
+        verdict, words = Word.REFUSED, "refused: the same difference in every seed"
     else:
         verdict, words = read_off(low, high, margin)
         words += " (few seeds)" * (count < FEWEST_FOR_EQUIVALENCE)
@@ -523,7 +510,7 @@ def _has_score(outcome: Outcome) -> bool:
     return outcome.value is not None and math.isfinite(outcome.value) and not outcome.diverged
 
 
-def _by_target(
+def _to_target(
     contrast: Contrast, arm: Reached, base: Reached, level: float, size: int
 ) -> Contrast:
     """Returns a contrast judged by the number of runs that reach a target, and by their updates."""
@@ -534,16 +521,16 @@ def _by_target(
     p_count = boschloo_p(arm.share, base.share, "two-sided")
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
     shown = f"{solved} of {runs} runs solve it, {base_solved} of {base_runs} of the base"
-    verdict, words = UNRESOLVED, f"unresolved: {shown}"
-    if contrast.verdict == UNSTABLE:
-        verdict, words = UNSTABLE, f"{contrast.words}; {shown}"
+    verdict, words = Word.UNRESOLVED, f"unresolved: {shown}"
+    if contrast.verdict == Word.UNSTABLE:
+        verdict, words = Word.UNSTABLE, f"{contrast.words}; {shown}"
     elif min(runs, base_runs) < FEWEST_FOR_A_VERDICT:
-        verdict, words = NO_VERDICT, f"no verdict from {min(runs, base_runs)} seeds: {shown}"
+        verdict, words = Word.NO_VERDICT, f"no verdict from {min(runs, base_runs)} seeds: {shown}"
     elif p_count <= level:
-        verdict = BETTER if solved * base_runs > base_solved * runs else WORSE
+        verdict = Word.BETTER if solved * base_runs > base_solved * runs else Word.WORSE
         words = f"{verdict}: {shown}"
     elif p_sooner <= level:
-        verdict, when = (BETTER, "sooner") if gains.mean() > 0 else (WORSE, "later")
+        verdict, when = (Word.BETTER, "sooner") if gains.mean() > 0 else (Word.WORSE, "later")
         times = ["never" if r.median is None else f"{r.median:,.0f}" for r in (arm, base)]
         words = f"{verdict}: {when}, median {times[0]} updates, base {times[1]}; {shown}"
     # A mean and its interval would describe no run.
@@ -564,10 +551,11 @@ def _by_target(
 def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
     """Returns the verdict that the interval (low, high) supports, as one word and in full."""
     if low > 0 or high < 0:
-        verdict, nearest, farthest = (BETTER, low, high) if low > 0 else (WORSE, -high, -low)
+        verdict = Word.BETTER if low > 0 else Word.WORSE
+        nearest, farthest = (low, high) if low > 0 else (-high, -low)
         if nearest > margin:
             return verdict, f"{verdict} by more than {margin:g}"
         return verdict, f"{verdict}, negligible" if farthest < margin else verdict
     if -margin < low and high < margin:
-        return SAME, f"no different within {margin:g}"
-    return UNRESOLVED, "unresolved"
+        return Word.SAME, f"no different within {margin:g}"
+    return Word.UNRESOLVED, "unresolved"

@@ -7,16 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from transformer_jax.studies.outcomes import (
-    BETTER,
-    CANNOT_TELL,
-    NO_VERDICT,
-    REFUSED,
-    SAME,
-    UNRESOLVED,
-    UNSTABLE,
-    WORSE,
-)
+from transformer_jax.studies.outcomes import Word
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
@@ -145,7 +136,7 @@ def verdict_rows(arms: Mapping[str, Mapping], verdicts: Mapping[str, Any]) -> Ro
         if name != base:
             arm = verdicts["arms"][name]
             # The adjusted p is the one behind the word: for "no different", that of equivalence.
-            p = arm.get("p_equivalence" if arm["verdict"] == SAME else "p")
+            p = arm.get("p_equivalence" if arm["verdict"] == Word.SAME else "p")
             found = [signed(arm.get("mean")), spell_interval(arm.get("interval")), spell(p, 3)]
             found.append(arm["words"])
         rows.append([name, *map(spell, (parameters, value["mean"], value["deviation"])), *found])
@@ -171,7 +162,7 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
     sentences = []
     for name, ends in sealed["expected"].items():
         arm = verdicts["arms"].get(name, {})
-        decides = arm.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
+        decides = arm.get("verdict") not in Word.UNDECIDED
         interval = arm.get("interval") if decides else None
         came = "not known"
         if interval is not None:
@@ -196,10 +187,10 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
         notes.append("the register next to the cells cannot be written, so it lacks this look")
     shown = dict[str, list[str]]()
     for name, arm in verdicts["arms"].items():
-        if arm["verdict"] == UNRESOLVED and (seeds := arm.get("seeds_needed")):
+        if arm["verdict"] == Word.UNRESOLVED and (seeds := arm.get("seeds_needed")):
             notes.append(f"{name}: {seeds} seeds would settle the margin with 80 % power")
         beyond = arm.get("beyond_this_text")
-        if beyond and arm["verdict"] in (BETTER, WORSE):
+        if beyond and arm["verdict"] in (Word.BETTER, Word.WORSE):
             holds = "yes" if beyond["holds"] else "not shown"
             notes.append(f"{name}: also beyond this text: {holds}")
         if looks := arm["asked_before"]:

@@ -33,9 +33,8 @@ def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> Non
     A metric measured by different code or for a different target counts as lacking.
     """
     evaluation, stored = prepared.config.evaluation, cell.metric_facts()
-    facts = for_target(
-        facts_of_metrics(evaluation.metrics, evaluation.benchmark), evaluation.target
-    )
+    facts = facts_of_metrics(evaluation.metrics, evaluation.benchmark)
+    facts = for_target(facts, evaluation.target)
     names = [name for name in facts if stored.get(name, {}).get("code") != facts[name]["code"]]
     if not names:
         return

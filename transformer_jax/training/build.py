@@ -167,9 +167,7 @@ def _make(architecture: Any, fields: Mapping[str, Any], allow: Collection[str]) 
     return make(**{name: values[name] for name in own if name in values})
 
 
-def _matched(
-    architecture: Any, fields: Mapping[str, Any], allow: Collection[str], target: int
-) -> Any:
+def _matched(kind: Any, fields: Mapping[str, Any], allow: Collection[str], target: int) -> Any:
     """Returns the model whose width brings its number of parameters closest to `target`.
 
     At most two axes of an array grow with the width, so the excess over `target` is a quadratic
@@ -177,7 +175,7 @@ def _matched(
     """
 
     def of_width(width: int) -> Any:
-        return _make(architecture, {**fields, "width": width}, allow)
+        return _make(kind, {**fields, "width": width}, allow)
 
     widths = (8, 16, 32)
     excess = [count_parameters(of_width(width)) - target for width in widths]

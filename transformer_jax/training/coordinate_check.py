@@ -77,15 +77,13 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
     take_step = jax.jit(make_train_step(model, optimizer, seed_of(config, "dropout"), **options))
     inputs = task.batch(order, 0)["inputs"]
 
-    def is_looked_at(module: Any, method: str) -> bool:
+    def is_seen(module: Any, method: str) -> bool:
         is_named = re.match("(attention|mixer|feed_forward)$|block_", module.name or "")
         return method == "__call__" and is_named is not None
 
     @jax.jit
     def activations(params: Any) -> dict[str, jax.Array]:
-        logits, captured = model.apply(
-            {"params": params}, **inputs, capture_intermediates=is_looked_at
-        )
+        logits, captured = model.apply({"params": params}, **inputs, capture_intermediates=is_seen)
         named = sorted(by_path(captured["intermediates"]).items())
         outputs = {path.split("/__call__")[0]: leaf for path, leaf in named if "/__call__" in path}
         return outputs | {"logits": logits}

@@ -17,9 +17,7 @@ class NonFinite(Stop):
     """Error for a loss or gradient that was not finite; the parameters were not changed."""
 
 
-def non_finite(
-    score: Callable[[Any, Batch], Sums], params: Any, batch: Batch, step: int
-) -> NonFinite:
+def non_finite(score: Callable[..., Sums], params: Any, batch: Batch, step: int) -> NonFinite:
     """Returns the error for an update that was not applied, with a reason and possible remedies.
 
     The reason is the first array that is not finite among parameters, loss and gradients.

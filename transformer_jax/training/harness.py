@@ -39,9 +39,8 @@ def run_tasks(
     try:
         told = lm_eval.simple_evaluate(model, tasks=list(names), task_manager=manager, **options)
     except (OSError, ValueError) as error:  # e.g. data that would have to be downloaded
-        raise InvalidInput(
-            f"--tasks={','.join(names)}: {str(error).partition(chr(10))[0]}"
-        ) from error
+        why = str(error).partition("\n")[0]
+        raise InvalidInput(f"--tasks={','.join(names)}: {why}") from error
     results = {
         task: {key.removesuffix(",none"): v for key, v in means.items() if isinstance(v, float)}
         for task, means in told["results"].items()
@@ -96,9 +95,8 @@ def _model_of(run: Any, batch_size: int, begin: int | None) -> Any:
 
             totals = []
             for request in requests:
-                windows = get_rolling_token_windows(
-                    encode(request.args[0]), self.eot_token_id, most, 1
-                )
+                text = encode(request.args[0])
+                windows = get_rolling_token_windows(text, self.eot_token_id, most, 1)
                 pairs = [make_disjoint_window(window) for window in windows]
                 found = self._loglikelihood_tokens([(None, *pair) for pair in pairs])
                 totals.append(math.fsum(total for total, _ in found))

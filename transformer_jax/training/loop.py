@@ -493,10 +493,9 @@ class Member:
             row |= {f"{prefix}/{name}": value for name, value in more.items()}
         if is_last:
             stored = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
-            facts = (
-                {"metrics": facts_of_metrics(asked, config.evaluation.benchmark)} if asked else {}
-            )
-            directory.write_json("evaluation.json", stored | facts)
+            if asked:
+                stored["metrics"] = facts_of_metrics(asked, config.evaluation.benchmark)
+            directory.write_json("evaluation.json", stored)
             sequences: dict[str, Any] = {
                 f"{split}/{name}": column
                 for split, evaluation in scored.items()
@@ -559,15 +558,12 @@ class Member:
         )
         self._end()
 
-    def _run(
-        self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None
-    ) -> "Run":
+    def _run(self, get: Callable | None = None, state: TrainState | None = None) -> "Run":
         """Returns a Run with the parameters of `state` (default: current), after applying `get`."""
         from transformer_jax.training.run import to_write
 
         state = self.state if state is None else state
-        params = self.prepared.unstacked(
-            evaluated_params(state.opt_state, state.params, state.state)
-        )
+        params = evaluated_params(state.opt_state, state.params, state.state)
+        params = self.prepared.unstacked(params)
         run = self.prepared.run(get(params) if get else params, self.directory.step, self.config)
         return run if get else to_write(run, self.prepared.sharding)

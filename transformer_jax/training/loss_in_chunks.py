@@ -52,9 +52,7 @@ def sums_in_chunks(
     def of_rows(hidden: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
         logits_of, params = jax.closure_convert(project, hidden[:, :places])
 
-        def of_chunk(
-            params: list, hidden: Array, weights: Array, targets: Array
-        ) -> tuple[Array, Any]:
+        def of_chunk(params: list, hidden: Array, weights: Array, targets: Array) -> tuple:
             sums = score(logits_of(hidden, *params), targets, weights)
             return sums.loss.sum(), sums
 
@@ -65,18 +63,14 @@ def sums_in_chunks(
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         @jax.custom_vjp
-        def total_of(
-            params: list, hidden: Array, weights: Array, targets: Array
-        ) -> tuple[Array, Any]:
+        def total_of(params: list, hidden: Array, weights: Array, targets: Array) -> tuple:
             def add(sums: Any, chunk: tuple) -> tuple[Any, None]:
                 return jax.tree.map(jnp.add, sums, of_chunk(params, *chunk)[1]), None
 
             sums, _ = jax.lax.scan(add, no_sums(), tuple(map(cut, (hidden, weights, targets))))
             return sums.loss.sum(), sums
 
-        def with_gradient(
-            params: list, hidden: Array, weights: Array, targets: Array
-        ) -> tuple[tuple, tuple]:
+        def with_gradient(params: list, hidden: Array, weights: Array, targets: Array) -> tuple:
             def add(carry: tuple, chunk: tuple) -> tuple[tuple, tuple]:
                 *of_texts, targets = chunk
                 of_targets = functools.partial(of_chunk, targets=targets)

@@ -39,7 +39,11 @@ def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0) -> Arra
       smoothing: The e above, in [0, 1).
     Returns:
       Losses [...] in nats.
+    Raises:
+      ValueError: The targets are no integers.
     """
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise ValueError(f"targets: expected integers, got {targets.dtype}")
     logits, targets, classes = widen(logits), as_int32(targets), logits.shape[-1]
     # A sum over a row with one entry, since the derivative of take_along_axis is a scatter.
     is_target = targets[..., None] == jnp.arange(classes)

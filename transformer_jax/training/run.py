@@ -22,7 +22,7 @@ from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
 from transformer_jax.data.tokenizers import Tokenizer, warn_of_unknown
 from transformer_jax.errors import InvalidInput, require
-from transformer_jax.generation import generate_after, generate_from, stream_from
+from transformer_jax.generation import generate_after, generate_from
 from transformer_jax.options import is_user_defined
 from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole
@@ -31,6 +31,7 @@ from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
 from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import without_kernels
+from transformer_jax.training.streaming import stream_from
 
 Prompt = TypeVar("Prompt", str, list[str])
 _ROWS_AT_ONCE = 64
@@ -313,6 +314,8 @@ class Run:
     def fill_in(self, text: str) -> list[tuple[str, float]]:
         """Returns the five likeliest tokens for the ___ in a text, with their probabilities.
 
+        Special tokens, and that of unknown words, are left out.
+
         Raises:
           InvalidInput: There is not exactly one ___, or the model cannot fill in such a text.
         """
@@ -333,7 +336,8 @@ class Run:
         logits = logits_of(self.model, self.params, {"tokens": np.asarray(tokens)[None]})
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
         ranked = np.argsort(-probabilities[: tokenizer.vocab_size])
-        ranked = ranked[~np.isin(ranked, specials[:4])][:5]
+        no_word = [n for n in (*specials[:4], getattr(tokenizer, "unknown", None)) if n is not None]
+        ranked = ranked[~np.isin(ranked, no_word)][:5]
         return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
 
     def tokenizer_for(self, task: str) -> Tokenizer:

@@ -12,7 +12,7 @@ from jax import Array
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tokenizers import Tokenizer, warn_of_unknown
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import check_draws, draw_token
+from transformer_jax.generation import checked_draws, draw_token
 from transformer_jax.paths import variables_of
 from transformer_jax.processes import whole
 
@@ -53,14 +53,12 @@ def unmask(
     priority, count = jax.random.uniform(order_rng, tokens.shape), (tokens == mask).sum()
 
     def step(index: Array, tokens: Array) -> Array:
-        is_masked, logits = tokens == mask, apply(tokens)
+        masked, logits = tokens == mask, apply(tokens)
         drawn = draw_token(jax.random.fold_in(rng, index), logits, temperature, top_k, top_p)
         sure = jnp.take_along_axis(jax.nn.log_softmax(logits), drawn[:, None], -1)[:, 0]
-        rank = jnp.where(is_masked, -sure if by_confidence else priority, jnp.inf).argsort()
+        rank = jnp.where(masked, -sure if by_confidence else priority, jnp.inf).argsort()
         left = count * (num_steps - 1 - index) // num_steps
-        kept = (
-            jnp.zeros_like(is_masked).at[rank].set(jnp.arange(len(rank)) < is_masked.sum() - left)
-        )
+        kept = jnp.zeros_like(masked).at[rank].set(jnp.arange(len(rank)) < masked.sum() - left)
         return jnp.where(kept, drawn, tokens)
 
     return jax.lax.fori_loop(0, num_steps, step, tokens.astype(jnp.int32))
@@ -99,8 +97,7 @@ def unmask_text(
 
     tokenizer, before, after = _around(run, prompt)
     num_steps = num_tokens if num_steps is None else num_steps
-    draws = (temperature, top_k, top_p)
-    check_draws(np.zeros(1), num_tokens, draws)
+    draws = checked_draws((temperature, top_k, top_p), num_tokens=num_tokens)
     room = room_for(run, prompt)
     if not 1 <= num_tokens <= room or num_steps < 1:
         raise InvalidInput(

@@ -46,16 +46,14 @@ class ChunkedAttention(SoftmaxAttention):
         rng = self.make_rng("dropout") if call.dropout_rate else None
         dropout = nn.Dropout(call.dropout_rate, deterministic=False, parent=None)
 
-        def attend(
-            first: Array | int, query: Array, key: Array, value: Array, **terms: Any
-        ) -> Array:
+        def mix(first: Array | int, query: Array, key: Array, value: Array, **terms: Any) -> Array:
             weights = softmax.weights(query, key, call._replace(**terms))
             if rng is not None:
                 own = {"dropout": jax.random.fold_in(rng, first)}
                 weights = jnp.asarray(dropout.apply({}, weights, rngs=own))
             return weighted_sum(weights, value)
 
-        return attend_in_chunks(attend, query, key, value, self.size, call.mask, call.bias)
+        return attend_in_chunks(mix, query, key, value, self.size, call.mask, call.bias)
 
 
 def attend_in_chunks(

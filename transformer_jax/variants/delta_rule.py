@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.scipy.linalg import solve_triangular
 
 from transformer_jax.shapes import in_blocks
 
@@ -55,9 +56,7 @@ def delta_rule(
         # (I + T) U = b (V - (K a) S), with T strictly lower triangular.
         system_CC = jnp.tril(write_C1 * agree_CC, -1) + jnp.eye(chunk, dtype=query.dtype)
         known_CV = write_C1 * (value_CV - (key_CK * since_CK) @ state)
-        new_CV = jax.scipy.linalg.solve_triangular(
-            system_CC, known_CV, lower=True, unit_diagonal=True
-        )
+        new_CV = solve_triangular(system_CC, known_CV, lower=True, unit_diagonal=True)
         mixed_CV = (query_CK * since_CK) @ state + answer_CC @ new_CV
         state = jnp.swapaxes(since_CK[..., -1:, :], -1, -2) * state
         return state + jnp.swapaxes(key_CK * last_CK, -1, -2) @ new_CV, mixed_CV

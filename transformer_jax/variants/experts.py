@@ -185,10 +185,8 @@ class Experts(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """[..., E, D] (or [..., 1, D] for all of them) -> [..., E, features]."""
         inputs, kernel_EDF = self._promoted(inputs)
-        repeated_ED = jnp.broadcast_to(
-            inputs, (*inputs.shape[:-2], self.num_experts, inputs.shape[-1])
-        )
-        return jnp.einsum("...ED,EDF->...EF", repeated_ED, kernel_EDF)
+        each_ED = jnp.broadcast_to(inputs, (*inputs.shape[:-2], self.num_experts, inputs.shape[-1]))
+        return jnp.einsum("...ED,EDF->...EF", each_ED, kernel_EDF)
 
     def of_blocks(self, blocks: Array, expert: Array) -> Array:
         """Applies the expert of each block: [N, C, D], [N] int -> [N, C, features]."""

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.attention import AttentionCall, SoftmaxAttention
-from transformer_jax.masks import Mask, count_by_one
+from transformer_jax.masks import Mask
 from transformer_jax.placement import cuts_heads_apart, cuts_sequence, over_devices
+from transformer_jax.variants.local import count_by_one
 
 _BLOCK = 128  # splash attention needs lengths that are multiples of this
 _RULES = {"full", "causal", "unmasked", "window", "segment"}  # rules that some kernel supports

@@ -12,7 +12,7 @@ from transformer_jax.attention import (
     attention_weights,
     weighted_sum,
 )
-from transformer_jax.masks import Mask, count_by_one
+from transformer_jax.masks import Mask, Places
 from transformer_jax.shapes import in_blocks
 
 
@@ -80,3 +80,16 @@ def _near(array: Array, after: int, axis: int) -> Array:
     wide = jnp.pad(array, ahead)
     take = lambda first: jnp.take(wide, jnp.arange(first, first + count), axis=blocks)  # noqa: E731
     return jnp.concatenate([take(first) for first in range(2 + after)], axis=axis)
+
+
+def count_by_one(places: Places) -> Array:
+    """Returns whether positions increase by one within each segment, [..., L] -> [...] bool.
+
+    Returns False if a different segment interrupts a segment, since its parts may be far apart.
+    """
+    one = jnp.diff(places.position, axis=-1) == 1
+    if places.segment is not None:
+        before = jax.lax.cummax(places.segment, axis=places.segment.ndim - 1)[..., :-1]
+        one &= jnp.diff(places.segment, axis=-1) == 0
+        one |= (places.segment[..., 1:] > before) | (places.segment[..., 1:] == 0)
+    return one.all(-1)

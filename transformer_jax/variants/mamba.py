@@ -71,9 +71,8 @@ class StateSpace(nn.Module):
         gate, read, step = jnp.split(reads(inputs), (inner, inner + channels), axis=-1)
         read = jax.nn.silu(self._convolve(read, segment, slot))
         wide = jnp.promote_types(read.dtype, jnp.float32)
-        x_LF, key_LK, query_LK = jnp.split(
-            read.astype(wide), (inner, inner + self.state_size), axis=-1
-        )
+        ends = inner, inner + self.state_size
+        x_LF, key_LK, query_LK = jnp.split(read.astype(wide), ends, axis=-1)
         x_HLV = jnp.swapaxes(x_LF.reshape(*x_LF.shape[:-1], heads, head_dim), -3, -2)
         rate_H = self.param("rate", logs_of_counts, (heads,))
         offset_H = self.param("offset", time_steps, (heads,))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.linear import Checked
 from transformer_jax.options import Count, InitialSize
 from transformer_jax.positions import PositionTerms, Sizes
 from transformer_jax.shapes import as_int32
@@ -71,7 +72,7 @@ def alibi_slopes(num_heads: int) -> Array:
     return jnp.asarray((slopes + between)[:num_heads], jnp.float32)
 
 
-class ALiBiPositions(nn.Module):
+class ALiBiPositions(Checked):
     """A penalty on each score: the distance between query and key, times the head's slope.
 
     bias[h, i, j] = -slope_h |i - j|. Press et al. 2022, arXiv:2108.12409, section 3.
@@ -115,7 +116,7 @@ def relative_buckets(
     return first + jnp.where(behind < exact, behind, jnp.minimum(far, num_buckets - 1))
 
 
-class T5Positions(nn.Module):
+class T5Positions(Checked):
     """A learned bias for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
     All blocks share the table, as in T5. Distances from max_distance on share the last bucket; if
@@ -157,7 +158,7 @@ def _t5_bias(
     return jnp.moveaxis(table[buckets], -1, -3)
 
 
-class ShawPositions(nn.Module):
+class ShawPositions(Checked):
     """A learned vector, added to each key, for its distance from the query (Shaw et al. 2018).
 
     score_ij = q_i . (k_j + a_clip(j - i)) / sqrt(d). arXiv:1803.02155, equations 2 and 4. Distances
@@ -189,7 +190,7 @@ def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
     return jnp.take_along_axis(agreement_LR, jnp.broadcast_to(rows_LM, shape), axis=-1)
 
 
-class ContextualPositions(nn.Module):
+class ContextualPositions(Checked):
     """Positions that count only keys for which the query's gate is open (Golovneva et al. 2024).
 
     g_ij = sigmoid(score_ij), p_ij = sum of g_ik over k = j .. i, and q_i . e[p_ij] is added to the

@@ -19,6 +19,7 @@ from transformer_jax.errors import InvalidInput, require, suggest
 _HEADER = 256  # numbers, int32, before the tokens of llm.c's files
 # First numbers of a header, magic and version -> dtype of the tokens
 _HEADERS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
+_OTHERS = {b"\x93NUMPY": "an array that np.save wrote", b"PK\3\4": "a zip file, or torch.save's"}
 
 
 def files_of_folder(source: str, endings: tuple[str, ...]) -> list[Path]:
@@ -150,6 +151,8 @@ def _open_tokens(path: Path, vocab_size: int) -> np.ndarray:
     size = path.stat().st_size
     head = np.fromfile(path, "<i4", min(_HEADER, size // 4))
     kind = _HEADERS.get(tuple(head[:2].tolist())) if len(head) == _HEADER else None
+    if other := next((_OTHERS[b] for b in _OTHERS if head.tobytes().startswith(b)), None):
+        raise InvalidInput(f"{path}: expected uint16 tokens, or llm.c's header, got {other}")
     if kind is None:
         if len(head) > 1 and int(head[0]) in {magic for magic, _ in _HEADERS}:
             known = ", ".join(f"{magic} version {version}" for magic, version in _HEADERS)

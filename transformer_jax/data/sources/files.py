@@ -71,10 +71,8 @@ def is_there(source: str, kind: str) -> bool:
 def refuse_missing(source: str, kind: str) -> None:
     """Raises InvalidInput if there is no such source; `kind` is a key of EMBEDDED."""
     if not is_there(source, kind):
-        names = ", ".join(EMBEDDED[kind]) or "none"
-        raise InvalidInput(
-            f"data.source={source}: no such file or folder; embedded {kind}: {names}"
-        )
+        has = ", ".join(EMBEDDED[kind]) or "none"
+        raise InvalidInput(f"data.source={source}: no such file or folder; embedded {kind}: {has}")
 
 
 def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:

@@ -105,14 +105,12 @@ class MaskedDiffusion(MaskedLanguageModelling):
         text = np.where(batch["inputs"]["segments"], batch["targets"], 0)[:, 1:]
         return (token_bytes[text] * batch["inputs"]["segments"][:, 1:]).sum(-1)
 
-    def _masked(
-        self, split: str, starts: np.ndarray, places: np.ndarray, draws: np.ndarray
-    ) -> Batch:
-        """Returns the windows at `starts` [B], of whose places those with small draws are masked.
+    def _masked(self, split: str, at: np.ndarray, places: np.ndarray, draws: np.ndarray) -> Batch:
+        """Returns the windows at `at` [B], of whose places those with small draws are masked.
 
         `places` [B] in [0, 1) determine how many, and `draws` [B, L-1] which.
         """
-        text, is_text = self._windows(split, starts)
+        text, is_text = self._windows(split, at)
         counts = is_text.sum(-1, keepdims=True)
         masked = 1 + np.floor(places[:, None] * counts)
         ranks = np.where(is_text, draws, np.inf).argsort(-1).argsort(-1)
