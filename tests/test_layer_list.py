@@ -176,11 +176,11 @@ NO_SCORES = {"layers": "SA", "layer_types": {"S": {"mixer": "state_space"}}, "po
     ("fields", "words"),
     [
         ({"layers": "LG", "layer_types": {"X": {}}}, "no block has type 'X' in layers='LG'; "),
-        ({"layers": ("L", "G")}, "expected letters such as LLLG"),
+        ({"layers": ("L", "G")}, "layers: expected letters"),
         ({"layers": "L", "layer_types": {"L": 3}}, "L: expected a dict of fields, got 3"),
-        ({"distinct_blocks": 0}, "expected 1 to depth 4, got 0"),
-        ({"distinct_blocks": 2, "sharing": "zig"}, "expected cycle or sequence, got 'zig'"),
-        ({"layers": "L G", "layer_types": LOCAL}, "expected letters such as LLLG"),
+        ({"distinct_blocks": 0}, "expected an integer >= 1, or None, got 0"),
+        ({"distinct_blocks": 2, "sharing": "zig"}, "expected one of: cycle, sequence, got 'zig'"),
+        ({"layers": "L G", "layer_types": LOCAL}, "layers: expected letters"),
         ({"layer_types": LOCAL}, "no block has type 'L' in layers=''"),
         ({"layers": "LG", "layer_types": {"L": {"width": 3}}}, r"L\.width: expected one of mask, "),
         ({"distinct_blocks": 5}, "expected 1 to depth 4, got 5"),
@@ -195,9 +195,8 @@ NO_SCORES = {"layers": "SA", "layer_types": {"S": {"mixer": "state_space"}}, "po
     ],
 )
 def test_layers_without_a_meaning_are_refused(fields, words):
-    model = Decoder.of(**SMALL | fields)
     with pytest.raises(ValueError, match=words):
-        jax.eval_shape(model.init, jax.random.key(0), TOKENS)
+        jax.eval_shape(Decoder.of(**SMALL | fields).init, jax.random.key(0), TOKENS)
 
 
 def test_a_type_that_looks_ahead_keeps_no_cache():

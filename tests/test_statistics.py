@@ -71,8 +71,8 @@ def test_one_more_right_answer_in_every_seed_is_no_evidence(items):
     for _ in range(300):
         right = rng.integers(0, items, 5)
         found = verdict(right / items, (right + 1) / items, 0.02)
-        assert found.verdict == ours.REFUSED, found
-    assert verdict([3 / 9, 4 / 9, 5 / 9], [4 / 9, 5 / 9, 7 / 9], 0.02).verdict != ours.REFUSED
+        assert found.verdict == ours.Word.REFUSED, found
+    assert verdict([3 / 9, 4 / 9, 5 / 9], [4 / 9, 5 / 9, 7 / 9], 0.02).verdict != ours.Word.REFUSED
 
 
 def test_equivalence_is_two_one_sided_tests_of_scipy(rng):
@@ -134,11 +134,11 @@ def test_clopper_pearson_and_boschloo():
 def test_divergence_suspends_the_mean_and_may_be_unstable():
     base, lost = [1.0, 2.0, 3.0, 4.0, 5.0], outcomes([0.0] * 5, diverged=range(5))
     one = verdict(base, outcomes([2.0, 3.1, 4.0, 5.2, 6.0], diverged=(1,)))
-    assert one.verdict == ours.NO_VERDICT
+    assert one.verdict == ours.Word.NO_VERDICT
     assert "1 of 5 runs diverged" in one.words
     assert one.diverged == ((1, 5), (0, 5))
-    assert verdict(base, lost, level=0.025, family=5).verdict == ours.UNSTABLE
-    assert verdict(lost, base).verdict == ours.NO_VERDICT
+    assert verdict(base, lost, level=0.025, family=5).verdict == ours.Word.UNSTABLE
+    assert verdict(lost, base).verdict == ours.Word.NO_VERDICT
 
 
 @pytest.mark.parametrize(
@@ -149,29 +149,29 @@ def test_better_worse_and_their_margin(rng, factor, words):
     base = rng.normal(1, 0.01, 8)
     d = factor * np.array([0.02, 0.021, 0.019, 0.0205, 0.0195, 0.02, 0.0202, 0.0198])
     better, worse = (verdict(base, base + d, larger=larger) for larger in (True, False))
-    assert (better.verdict, better.words) == (ours.BETTER, words)
-    assert (worse.verdict, worse.words) == (ours.WORSE, words.replace("better", "worse"))
+    assert (better.verdict, better.words) == (ours.Word.BETTER, words)
+    assert (worse.verdict, worse.words) == (ours.Word.WORSE, words.replace("better", "worse"))
     assert worse.differences == pytest.approx(-d)
 
 
 def test_no_different_within_the_margin_and_unresolved():
     base, d = np.arange(6.0), np.array([1, -1, 1, -1, 1, -1]) * 0.001
-    assert verdict(base, base + d).verdict == ours.SAME
-    assert verdict(base, base + 30 * d).verdict == ours.UNRESOLVED
+    assert verdict(base, base + d).verdict == ours.Word.SAME
+    assert verdict(base, base + 30 * d).verdict == ours.Word.UNRESOLVED
 
 
 def test_few_seeds():
     base, d = np.arange(5.0), np.array([0.02, 0.021, 0.019, 0.0205, 0.0195])
     for count in (1, 2):
-        assert verdict(base[:count], (base + d)[:count]).verdict == ours.NO_VERDICT
+        assert verdict(base[:count], (base + d)[:count]).verdict == ours.Word.NO_VERDICT
     assert verdict(base[:3], (base + d)[:3]).words.endswith("(few seeds)")
     equal = verdict(base[:4], base[:4] + np.array([1, -1, 1, -1]) * 1e-5)
     assert equal.words == "no different within 0.01 (few seeds)"
 
 
 def test_no_spread_of_differences_is_no_evidence_and_only_shared_seeds_are_paired():
-    assert verdict([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).verdict == ours.IDENTICAL
-    assert verdict([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]).verdict == ours.REFUSED
+    assert verdict([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).verdict == ours.Word.IDENTICAL
+    assert verdict([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]).verdict == ours.Word.REFUSED
     assert verdict([1.0, 2.0, 3.0, 4.0], [1.1, 2.2, 3.1]).seeds == (0, 1, 2)
 
 
@@ -190,7 +190,7 @@ def test_what_gets_no_verdict_keeps_its_part_of_the_level(rng):
     alone = verdict(outcomes(base), outcomes(base + d), family=2)
     gone = outcomes(base + 1 + d / 100, diverged=(2,))
     both = ours.compare(outcomes(base), {"gone": gone, "arm": outcomes(base + d)}, 0.01, True)
-    assert both[0].verdict == ours.NO_VERDICT
+    assert both[0].verdict == ours.Word.NO_VERDICT
     assert both[1] == alone._replace(arm="arm")
     alone = stats.ttest_1samp(both[1].differences, 0).pvalue
     assert both[1].p == pytest.approx(min(1.0, 2 * alone / 0.8))
@@ -264,11 +264,11 @@ def test_no_word_contradicts_the_interval_beside_it():
             np.testing.assert_allclose(found.interval, np.ravel(bounds))
             assert (found.p <= level) == (low > 0 or high < 0)
             assert (found.p_equivalence <= level) == (-margin < low and high < margin)
-            assert (found.verdict == ours.BETTER) == (low > 0)
-            assert (found.verdict == ours.WORSE) == (high < 0)
+            assert (found.verdict == ours.Word.BETTER) == (low > 0)
+            assert (found.verdict == ours.Word.WORSE) == (high < 0)
             assert ("by more than" in found.words) == (low > margin or high < -margin)
             inside = -margin < low and high < margin
-            assert (found.verdict == ours.SAME) == (inside and low <= 0 <= high)
+            assert (found.verdict == ours.Word.SAME) == (inside and low <= 0 <= high)
             assert ("negligible" in found.words) == (inside and not low <= 0 <= high)
     assert seen == {"better", "better, negligible", "worse", "worse, negligible", "no different",
                     "unresolved"}  # fmt: skip
@@ -322,7 +322,7 @@ def test_divergence_suspends_every_word_on_a_mean():
         for contrast, lost in zip(found, gone[1:], strict=True):
             suspended = lost.any() or gone[0].any()
             low, high = contrast.interval
-            decided = contrast.verdict in (ours.BETTER, ours.WORSE)
+            decided = contrast.verdict in (ours.Word.BETTER, ours.Word.WORSE)
             assert decided == (not suspended and (low > 0 or high < 0))
 
 
