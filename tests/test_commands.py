@@ -216,8 +216,7 @@ def test_scaled_positions_of_gguf_are_refused(scaling, tensor):
 def test_a_command_may_be_started_as_a_file():
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [sys.executable, "experiments/train.py", "--config=configs/tiny.py", "--dry_run"]
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    told = {"capture_output": True, "text": True}
+    done = subprocess.run(words, cwd=ROOT, env=environment, check=False, **told)
     assert done.returncode == 0, done.stderr
     assert not {path.stem for path in (ROOT / "experiments").glob("*.py")} & sys.stdlib_module_names

@@ -12,14 +12,10 @@ from jax.extend.core import jaxprs_in_params
 
 from tests.conftest import random_params
 from transformer_jax import AttentionVariant, MultiHeadAttention, attention_weights, causal_mask
-from transformer_jax.attention import (
-    ATTENTIONS,
-    AttentionCall,
-    scaled_dot_product_attention,
-    weighted_sum,
-)
+from transformer_jax import scaled_dot_product_attention as attend
+from transformer_jax.attention import ATTENTIONS, AttentionCall, weighted_sum
 from transformer_jax.blocks import Context
-from transformer_jax.feedforward import GatedFeedForward
+from transformer_jax.feedforward import GatedFeedForward, gelu
 from transformer_jax.laws import small_decoder
 from transformer_jax.masks import (
     Causal,
@@ -35,8 +31,9 @@ from transformer_jax.masks import (
 )
 from transformer_jax.models import Decoder, Encoder
 from transformer_jax.models.stack import initializers
+from transformer_jax.norms import layer_norm, rms_norm
 from transformer_jax.options import entry_of
-from transformer_jax.positions import RotaryPositions, Sizes
+from transformer_jax.positions import RotaryPositions, Sizes, rotate
 from transformer_jax.variants.experts import MixtureOfExperts
 from transformer_jax.variants.gated_delta import GatedDeltaRule
 from transformer_jax.variants.linear_attention import LinearAttention
@@ -414,16 +411,29 @@ def test_leading_axes_of_grouped_keys_broadcast(of_key, of_value, length, rng):
     every = [jnp.repeat(array, 4 // array.shape[-3], axis=-3) for array in groups]
     mask = jnp.asarray(rng.random((length, 5)) < 0.7)
     expected = jax.nn.softmax(jnp.where(mask, query @ every[0].mT / 8**0.5, -1e9)) @ every[1]
-    found = scaled_dot_product_attention(query, *groups, mask)
+    found = attend(query, *groups, mask)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, jnp.where(mask.any(-1)[:, None], expected, 0), atol=1e-6)
+
+
+def test_integers_are_not_cut():
+    turn = RotaryPositions().apply({}, jnp.arange(3), Sizes(4, head_dim=4)).rotation
+    given = jnp.arange(24).reshape(2, 3, 4) - 9
+    for function in (
+        lambda x: attend(x, x, x),
+        lambda x: rotate(x, turn),
+        layer_norm,
+        rms_norm,
+        gelu,
+    ):
+        np.testing.assert_allclose(function(given), function(given.astype(jnp.float32)), atol=1e-6)
 
 
 def test_leading_axes_that_do_not_broadcast_are_refused_by_name(rng):
     query, three, two = (jnp.zeros((2, heads, 3, 8)) for heads in (4, 3, 2))
     for names, arrays in (("key", (three, two)), ("value", (two, three))):
         with pytest.raises(ValueError, match=rf"^{names}: expected leading .* got \(2, 3\)"):
-            scaled_dot_product_attention(query, *arrays)
+            attend(query, *arrays)
     inputs, memory = (jnp.asarray(rng.normal(size=(*n, 16))) for n in ((2, 3), (1, 5)))
     module = MultiHeadAttention(num_heads=4, num_kv_heads=2)
     apply = functools.partial(module.apply, {"params": random_params(module, inputs)}, inputs)

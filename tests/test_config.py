@@ -375,9 +375,7 @@ def test_max_length_follows_the_data_until_it_is_set():
     assert (config.model.max_length, config.data.length) == (64, 16)
 
 
-_MADE = (
-    "from ml_collections import ConfigDict, FrozenConfigDict\ndef get_config():\n    return {}\n"
-)
+_PY = "from ml_collections import ConfigDict, FrozenConfigDict\ndef get_config():\n    return {}\n"
 _TYPO = "c = tiny.get_config()\n    c.model.num_head = 8\n    return c\n"
 
 
@@ -389,11 +387,11 @@ _TYPO = "c = tiny.get_config()\n    c.model.num_head = 8\n    return c\n"
         ("x = 1\n", "AttributeError: .*get_config"),
         ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError at line 2"),
         ("def get_config():\n    return {}\n", "returned dict; expected ConfigDict"),
-        (_MADE.format("FrozenConfigDict()"), "returned FrozenConfigDict; expected ConfigDict"),
-        (_MADE.format("ConfigDict({1: 2})"), "mine.py: AttributeError"),
-        (_MADE.format("ConfigDict({'optimizer': 'adam'})"), r"py: optimizer: no such option; did"),
+        (_PY.format("FrozenConfigDict()"), "returned FrozenConfigDict; expected ConfigDict"),
+        (_PY.format("ConfigDict({1: 2})"), "mine.py: AttributeError"),
+        (_PY.format("ConfigDict({'optimizer': 'adam'})"), r"py: optimizer: no such option; did"),
         (
-            _MADE.format("ConfigDict({'model': {'norm': {'name': 'rms_norm'}}})"),
+            _PY.format("ConfigDict({'model': {'norm': {'name': 'rms_norm'}}})"),
             r"mine.py: model.norm.name: no such option",
         ),
         (
@@ -493,6 +491,8 @@ _SMALL = {"vocab_size": 5, "max_length": 8, "width": 8, "depth": 1, "num_heads":
         (lambda: tj.Decoder.of(**_SMALL, dropout_rate=-0.1), "dropout_rate: expected a number in"),
         (lambda: tj.Decoder.of(**_SMALL, logits_soft_cap=0), "logits_soft_cap: expected a number"),
         (lambda: tj.RecurrentDecoder(5, 8, dropout_rate=1), "dropout_rate: expected a number in"),
+        (lambda: tj.VisionTransformer.of(image_shape=(8, 8), num_classes=2), "image_shape: exp"),
+        (lambda: tj.Encoder.of(max_length=4, num_classes=-1), "num_classes: expected an integer"),
     ],
 )
 def test_values_are_checked_in_python_as_by_commands(make, told):

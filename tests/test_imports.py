@@ -51,7 +51,7 @@ ALLOWED = {
     "remat": ("options", "sites"),
     "pooling": ("linear", "options"),
     "feedforward": ("linear", "options", "shapes", "sites"),
-    "positions": ("linear", "options"),
+    "positions": ("linear", "options", "shapes"),
     "attention": ("cache", "linear", "masks", "options", "positions", "shapes", "sites"),
     "blocks": ("cache", "linear", "masks", "options", "positions", "sites"),
     "variants": (*CORE, "masks", "options", "paths", "placement", "shapes", "sites"),
@@ -65,9 +65,7 @@ ALLOWED = {
     "paths": (),
     "processes": ("errors",),
     "hub": ("errors",),
-    "interop": (
-        *("declarations", "model_options", "errors", "hub", "models", "options", "positions"),
-    ),
+    "interop": ("declarations", "model_options", "errors", "hub", "models", "options", "positions"),
     "data": ("errors", "options"),
     "runs": (*CONFIG, "errors", "data", "hub", "paths", "processes"),
     "training": (

@@ -51,9 +51,8 @@ def test_json_lines_are_named_by_their_folder_and_may_be_unfinished(tmp_path):
     curves = read_curves([tmp_path])
     assert list(curves) == ["wide-0", "wide-1"]
     assert points_of(curves["wide-1"]) == POINTS
-    other = write_rows(
-        tmp_path / "b.jsonl", step="_step", name="loss", more=[{"_step": 1, "acc": 0.5}]
-    )
+    more = [{"_step": 1, "acc": 0.5}]
+    other = write_rows(tmp_path / "b.jsonl", step="_step", name="loss", more=more)
     assert points_of(read_curves([other], "acc")["b"]) == [(1, 0.5)]
     with pytest.raises(InvalidInput, match=r"--metric: expected one of acc, loss, train/loss"):
         read_curves([other])

@@ -19,7 +19,7 @@ from transformer_jax.linear import Checked, Initializer, Linear, ModuleFactory
 from transformer_jax.masks import Mask, as_array
 from transformer_jax.options import GivenCount, GivenShare, Positive, nearest_divisor
 from transformer_jax.positions import NO_TERMS, Bias, PositionTerms, bias_for, rotate
-from transformer_jax.shapes import check_shapes
+from transformer_jax.shapes import as_float, check_shapes
 from transformer_jax.sites import show, site
 
 
@@ -51,9 +51,9 @@ def scaled_dot_product_attention(
       adjust: Function applied to the weights before the mean is taken, e.g. dropout.
 
     Returns:
-      [..., L, V] in the dtype of the values; leading axes of query, key and value broadcast. If the
-      last of them, the axis of heads, is H for the query and a divisor G of H for key and value,
-      each key head serves H / G query heads.
+      [..., L, V] in the values' dtype, or float32 if they are integers; leading axes of query,
+      key and value broadcast. If the last of them, the axis of heads, is H for the query and a
+      divisor G of H for key and value, each key head serves H / G query heads.
 
     Raises:
       ValueError: The shapes disagree, or the mask is not bool; the message names the argument.
@@ -124,6 +124,7 @@ def masked_softmax(scores: Array) -> Array:
 
 def weighted_sum(weights: Array, value: Array) -> Array:
     """[..., L, M] and [..., M, V] -> [..., L, V], in the dtype of the values; groups as above."""
+    value = as_float(value)
     return _product("...LM,...MV->...LV", weights.astype(value.dtype), value)
 
 

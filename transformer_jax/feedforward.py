@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.linear import Checked, Initializer, Linear
 from transformer_jax.options import GivenCount
-from transformer_jax.shapes import recomputed, widen
+from transformer_jax.shapes import as_float, recomputed, widen
 from transformer_jax.sites import site
 
 
@@ -21,7 +21,7 @@ def gelu(inputs: Array) -> Array:
     Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
     """
     # As in PyTorch; jax.nn.gelu uses erfc, which takes twice as long on a CPU.
-    wide = widen(inputs)
+    wide, inputs = widen(inputs), as_float(inputs)
     return (wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))).astype(inputs.dtype)
 
 

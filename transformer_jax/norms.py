@@ -9,7 +9,7 @@ from jax import Array
 
 from transformer_jax.linear import Checked
 from transformer_jax.options import Positive
-from transformer_jax.shapes import recomputed, widen
+from transformer_jax.shapes import as_float, recomputed, widen
 
 
 def layer_norm(
@@ -26,9 +26,9 @@ def layer_norm(
       bias: [D]; 0 if None.
       epsilon: Added to the variance; 1e-5 as in GPT-2 and PyTorch.
     Returns:
-      [..., D], dtype of the inputs.
+      [..., D], dtype of the inputs; float32 for integers.
     """
-    wide = widen(inputs)
+    wide, inputs = widen(inputs), as_float(inputs)
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     return affine(centred * jax.lax.rsqrt(variance + epsilon), scale, bias, inputs.dtype)
@@ -44,9 +44,9 @@ def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -
       scale: [D]; 1 if None.
       epsilon: Added to the mean square.
     Returns:
-      [..., D], dtype of the inputs.
+      [..., D], dtype of the inputs; float32 for integers.
     """
-    wide = widen(inputs)
+    wide, inputs = widen(inputs), as_float(inputs)
     mean_square = jnp.square(wide).mean(-1, keepdims=True)
     return affine(wide * jax.lax.rsqrt(mean_square + epsilon), scale, None, inputs.dtype)
 

@@ -17,6 +17,7 @@ from jax import Array
 
 from transformer_jax.linear import Checked, lookup
 from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare, Switch
+from transformer_jax.shapes import as_float
 
 
 class Rotation(NamedTuple):
@@ -86,12 +87,12 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
       rotation: Cosines and sines, [..., L, R/2]; features from R onwards stay unchanged.
 
     Returns:
-      [..., H, L, K], dtype of the inputs.
+      [..., H, L, K], dtype of the inputs; float32 for integers.
 
     Raises:
       ValueError: There are more angles than pairs of features.
     """
-    cos, sin = (part[..., None, :, :] for part in rotation)
+    inputs, (cos, sin) = as_float(inputs), (part[..., None, :, :] for part in rotation)
     half = cos.shape[-1]
     if 2 * half > inputs.shape[-1]:
         raise ValueError(f"rotation: expected at most {inputs.shape[-1] // 2} angles, got {half}")

@@ -94,6 +94,11 @@ def in_blocks(array: Array, size: int, axis: int) -> Array:
     return jnp.pad(array, padding).reshape(shape)
 
 
+def as_float(inputs: Array) -> Array:
+    """Returns integers and bools as float32; floats unchanged."""
+    return inputs if jnp.issubdtype(inputs.dtype, jnp.inexact) else widen(inputs)
+
+
 def widen(inputs: Array) -> Array:
     """Returns the inputs as float32, or unchanged if their dtype is wider."""
     return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))

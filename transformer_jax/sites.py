@@ -16,10 +16,10 @@ Unused sites cost nothing: a compiled program is the same without them. Their na
 """
 
 import contextlib
-import contextvars
 import fnmatch
 import re
 from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import flax.linen as nn
@@ -75,9 +75,7 @@ class _Changes:
                 yield pattern, change
 
 
-_active: contextvars.ContextVar[tuple[_Changes, ...]] = contextvars.ContextVar(
-    "interventions", default=()
-)
+_active: ContextVar[tuple[_Changes, ...]] = ContextVar("interventions", default=())
 _IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
 _BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule already has
 

@@ -25,9 +25,7 @@ class Part(NamedTuple):
     count: int
 
 
-def example_order(
-    seed: int, step: int, batch_size: int, num_examples: int
-) -> tuple[np.ndarray, np.ndarray]:
+def example_order(seed: int, step: int, size: int, num_examples: int) -> tuple[np.ndarray, ...]:
     """Returns the examples in a step's batch and their epochs, without iterating up to the step.
 
     Epoch e is a permutation of all examples that depends on (seed, e) alone. Epochs follow each
@@ -37,7 +35,7 @@ def example_order(
     Returns:
       Indices of the examples [B] int64, and the epoch of each, [B] int64.
     """
-    return _in_epochs(seed, numbers_of_step(step, batch_size), num_examples)
+    return _in_epochs(seed, numbers_of_step(step, size), num_examples)
 
 
 def numbers_of_step(step: int, batch_size: int) -> np.ndarray:

@@ -12,7 +12,6 @@ from transformer_jax.interop.defaults import ALIASES, DEFAULTS, INERT
 from transformer_jax.interop.layouts import TRANSPOSED, Entry, Table, entries_of
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.effect import Described, options_in_effect
-from transformer_jax.models.stack import block_specs
 from transformer_jax.options import entry_of
 
 Settings = Mapping[str, Any]
@@ -117,7 +116,9 @@ class Architecture(NamedTuple):
                     f"config.json: {encoder_key}={encoder} and {decoder_key}={decoder}: expected "
                     "the same value"
                 )
-        return self.model.of(**{**_our_fields(settings, self.names), **self.fields(settings)})
+        fields = {**_our_fields(settings, self.names), **self.fields(settings)}
+        _refuse_values({"max_length": 1, **self.model.usual, **fields}, settings)
+        return self.model.of(**fields)
 
     def describe(self, model: Described) -> dict[str, Any]:
         """Returns their settings for a model of ours."""
@@ -158,16 +159,16 @@ def entry_for(table: Mapping[str, Any], key: str, value: Any) -> Any:
     return table[value]
 
 
-def refuse_values(model: Any, settings: Settings) -> None:
-    """Raises InvalidInput if an option of a model has a value that commands would refuse."""
-    if getattr(model, "max_length", 1) < 1:
-        raise InvalidInput(f"config.json: max_length={model.max_length}: expected at least 1")
-    for spec in block_specs(model.options):
+def _refuse_values(fields: Mapping[str, Any], settings: Settings) -> None:
+    """Raises InvalidInput if a field of a model has a value that commands would refuse."""
+    if fields["max_length"] < 1:
+        raise InvalidInput(f"config.json: max_length={fields['max_length']}: expected at least 1")
+    for own in (fields, *fields.get("layer_types", {}).values()):
         for field, option in options_of_section(ModelOptions).items():
-            value = getattr(spec.options, field)
-            _refuse_value(field, option, value, settings)
-            section = f"{field}_options"
-            stated = getattr(spec.options, section, {}) if isinstance(value, str) else {}
+            if field in own:
+                _refuse_value(field, option, own[field], settings)
+            value = own.get(field, fields.get(field, option.default))
+            stated = own.get(f"{field}_options", {}) if isinstance(value, str) else {}
             if stated and option.variant is not None:
                 declared = declared_options(entry_of(option.variant.entries(), value))
                 for name in stated.keys() & declared.keys():

@@ -17,7 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma, gpt2, llama, neox, t5, vit
-from transformer_jax.interop.architecture import Architecture, in_effect, refuse_values
+from transformer_jax.interop.architecture import Architecture, in_effect
 from transformer_jax.interop.defaults import CLASSIFIER_RATES
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder, EncoderDecoder
@@ -146,7 +146,6 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
             raise InvalidInput(f"{origin}: config.json: {key}={settings[key]}: expected {value}")
     try:
         model = row.make(settings)
-        refuse_values(model, settings)
         unread = row.unread(settings)
         if name.endswith("ForSequenceClassification"):
             unread += filter(settings.get, CLASSIFIER_RATES)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.models.stack import Stack, Transformer
-from transformer_jax.options import Positive, Switch
+from transformer_jax.options import GivenCount, Positive, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -27,8 +27,8 @@ class Decoder(Transformer):
       output_bias: Whether the logits have a bias, as in GPT-J.
     """
 
-    vocab_size: int
-    max_length: int
+    vocab_size: GivenCount
+    max_length: GivenCount
     tie_embeddings: Switch = True
     scale_embeddings: Switch = False
     logits_soft_cap: Positive | None = None

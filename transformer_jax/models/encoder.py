@@ -9,7 +9,7 @@ from jax import Array
 
 from transformer_jax.linear import Linear
 from transformer_jax.models.stack import Stack, Transformer, norm_factory, variant
-from transformer_jax.options import FrozenOptions, Natural, Variant
+from transformer_jax.options import FrozenOptions, GivenCount, GivenNatural, Natural, Variant
 from transformer_jax.pooling import ClassToken, Pooling, adds_token, pooling_of
 from transformer_jax.shapes import as_int32, check_tokens
 from transformer_jax.sites import site
@@ -35,10 +35,10 @@ class Encoder(Transformer, kw_only=True):
         token's place, without that layer. `mean` and `max` are over all tokens.
     """
 
-    vocab_size: int | None = None
-    num_features: int | None = None
-    max_length: int
-    num_classes: int | None = None
+    vocab_size: GivenCount | None = None
+    num_features: GivenCount | None = None
+    max_length: GivenCount
+    num_classes: GivenNatural | None = None
     num_types: Natural = 0
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"
     usual: ClassVar[Mapping[str, Any]] = FrozenOptions(embedding_norm=True, wiring="post")

@@ -9,7 +9,7 @@ from jax import Array
 from transformer_jax.masks import padding_mask, segment_mask
 from transformer_jax.models.encoder import OutputBias
 from transformer_jax.models.stack import Stack, Transformer
-from transformer_jax.options import FrozenOptions, Switch
+from transformer_jax.options import FrozenOptions, GivenCount, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -33,8 +33,8 @@ class EncoderDecoder(Transformer):
       cross_attention: Whether the decoder attends to the source; False shows why it should.
     """
 
-    vocab_size: int
-    max_length: int
+    vocab_size: GivenCount
+    max_length: GivenCount
     share_embeddings: Switch = True
     tie_output: Switch = True
     scale_embeddings: Switch = True

@@ -11,7 +11,15 @@ from jax.typing import DTypeLike
 
 from transformer_jax.cache import keep_state, kept_state, uses_cache
 from transformer_jax.linear import Checked, Linear, TokenEmbedding, logits_layer
-from transformer_jax.options import Count, GivenCount, GivenShare, Natural, Switch, Variant
+from transformer_jax.options import (
+    Count,
+    GivenCount,
+    GivenNatural,
+    GivenShare,
+    Natural,
+    Switch,
+    Variant,
+)
 from transformer_jax.pooling import Pooling, pooling_of
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
@@ -98,8 +106,8 @@ class RecurrentDecoder(Checked):
       dtype: Computation dtype; the parameters' dtype if None.
     """
 
-    vocab_size: int
-    max_length: int
+    vocab_size: GivenCount
+    max_length: GivenCount
     width: GivenCount = 128
     recurrent_depth: Count = 2
     cell: Cell = "lstm"
@@ -192,10 +200,10 @@ class RecurrentEncoder(Checked, kw_only=True):
       dtype: Computation dtype; the parameters' dtype if None.
     """
 
-    vocab_size: int | None = None
-    num_features: int | None = None
-    max_length: int
-    num_classes: int
+    vocab_size: GivenCount | None = None
+    num_features: GivenCount | None = None
+    max_length: GivenCount
+    num_classes: GivenNatural
     num_types: Natural = 0
     width: GivenCount = 128
     recurrent_depth: Count = 2

@@ -88,18 +88,18 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
       ValueError: No variant of the family has such an option.
     """
     chosen, section = variant(options, family), FAMILIES[family].section.removeprefix("model.")
-    if chosen is None:
+    if not (stated := getattr(options, section)):
         return {}
-    stated = getattr(options, section)
     if not isinstance(getattr(options, family), str):
         return {} if family == "query_key_norm" else dict(stated)  # norms share their options
-    known = inspect.signature(chosen).parameters
+    known = {} if chosen is None else inspect.signature(chosen).parameters
     if others := stated.keys() - known.keys():  # a different variant of the family may have them
         from transformer_jax.declarations import refuse_unknown
 
         refuse_unknown(section, others, FAMILIES[family].entries())
     own = {name: value for name, value in stated.items() if name in known}
-    check_values(chosen, own)
+    if own:
+        check_values(chosen, own)
     return own
 
 
@@ -254,9 +254,7 @@ def _attention_variant(options: ModelOptions) -> ModuleFactory:
     return factory(options, "attention")
 
 
-def mask_of(
-    options: ModelOptions, positions: Array, causal: bool, segments: Array | None
-) -> Mask | None:
+def mask_of(options: ModelOptions, positions: Array, causal: bool, segments: Any) -> Mask | None:
     """Returns the self-attention mask (a rule and its places), or None if nothing is hidden.
 
     Args:

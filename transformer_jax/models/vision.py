@@ -12,7 +12,7 @@ from jax import Array
 
 from transformer_jax.linear import Linear
 from transformer_jax.models.stack import Stack, Transformer
-from transformer_jax.options import Count, Form, Natural, Variant
+from transformer_jax.options import Count, Form, Given, GivenNatural, Natural, Variant
 from transformer_jax.pooling import ClassToken, Pooling, adds_token, pooling_of
 from transformer_jax.sites import site
 
@@ -79,6 +79,10 @@ def patches_of(images: Array, patch_size: int) -> Array:
     return grid.reshape(*leading, rows * columns, patch_size * patch_size * channels)
 
 
+_SIDES = Form("height, width and channels, integers >= 1", "28,28,1")
+ImageShape = Annotated[tuple[int, int, int], Predicate(lambda s: min(s) > 0), _SIDES, Given()]
+
+
 class VisionTransformer(Transformer, kw_only=True):
     """A vision transformer: a linear projection of patches, blocks, and a classifier.
 
@@ -95,8 +99,8 @@ class VisionTransformer(Transformer, kw_only=True):
         et al. 2024, arXiv:2309.16588).
     """
 
-    image_shape: tuple[int, int, int]
-    num_classes: int
+    image_shape: ImageShape
+    num_classes: GivenNatural
     patch_size: Count = 4
     variant: ModelVariant | None = None
     pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"

@@ -292,9 +292,7 @@ def same_files(arms: Mapping[str, Arm], before: Mapping[str, str], where: str) -
 class ArmBuilder:
     """Builder of the arms of a design; data shared by several arms are read once."""
 
-    def __init__(
-        self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
-    ) -> None:
+    def __init__(self, design: Design, solved: Mapping[str, Any] | None = None) -> None:
         """Reads no data yet; `solved` has the options that an earlier launch solved for, by arm."""
         self.design, self._solved = design, solved or {}
         self._tasks: dict[str, tuple[Task, str]] = {}

@@ -46,12 +46,8 @@ _CONFIGS = ("config.json", "config.yaml", "files/config.yaml", "args.json")
 _STATED_IN = 1 << 20  # bytes at the beginning of a file
 _BLOCK, _WHOLE, _FIRST, _LAST = 1 << 15, 1, 2, 4  # of W&B's files
 # Of W&B's rows, `_step` counts the calls that logged them, not updates.
-_STEPS = (
-    *("step", "iter", "global_step", "trainer/global_step", "train/global_step", "Step", "_step"),
-)
-_USUAL = (
-    *("eval/loss", "val_loss", "val/loss", "eval_loss", "val_bpb", "validation_loss", "loss/val"),
-)
+_STEP = ("step", "iter", "global_step", "trainer/global_step", "train/global_step", "Step", "_step")
+_LOSS = ("eval/loss", "val_loss", "val/loss", "eval_loss", "val_bpb", "validation_loss", "loss/val")
 
 
 class Curve(NamedTuple):
@@ -220,7 +216,7 @@ def _chosen(path: Path, names: Iterable[str], metric: str | None) -> str:
     """Returns the metric to read, which must be among those of a file."""
     has = sorted(map(str, names))
     if metric is None:
-        usual = [name for name in has if name in _USUAL]
+        usual = [name for name in has if name in _LOSS]
         if len(usual) != 1:
             raise InvalidInput(f"{path}: --metric: expected one of {', '.join(has[:12])}")
         return usual[0]
@@ -257,9 +253,9 @@ def _of_rows(
     """Returns the points in rows that have a step; rows without the metric are of other metrics."""
     listed = list(rows)
     fields = {name: None for _, row in listed for name in row}
-    step = next((name for name in _STEPS if name in fields), None)
+    step = next((name for name in _STEP if name in fields), None)
     if step is None:
-        raise InvalidInput(f"{path}: no row has a step; expected one of {', '.join(_STEPS)}")
+        raise InvalidInput(f"{path}: no row has a step; expected one of {', '.join(_STEP)}")
     name = _chosen(path, [field for field in fields if field != step], metric)
     points = []
     last = max((line for line, row in listed if name in row), default=0)
@@ -353,9 +349,9 @@ def _of_export(path: Path, metric: str | None) -> Iterator[tuple[str, list[tuple
     """Yields the runs of a CSV file: W&B's chart, or a table with run, step and the metric."""
     table = list(read_table(path))
     header = list(table[0][1]) if table else []
-    step = next((name for name in _STEPS if name in header), None)
+    step = next((name for name in _STEP if name in header), None)
     if step is None:
-        expected = ", ".join(_STEPS)
+        expected = ", ".join(_STEP)
         raise InvalidInput(f"{path}: expected a column {expected}, got {', '.join(header)[:80]}")
     charted = [name for name in header if " - " in name and not name.endswith(("__MIN", "__MAX"))]
     runs = next((name for name in ("run", "name", "Name", "Run") if name in header), None)

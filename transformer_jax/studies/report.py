@@ -119,9 +119,7 @@ _WRITTEN = ("verdicts.json", "report.md", "report.html")
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
 
-def judge_in(
-    folder: Path, rows: Any, earlier_looks: Sequence[int] = (), **asked: Any
-) -> list[Result]:
+def judge_in(folder: Path, rows: Any, earlier_looks: Sequence = (), **asked: Any) -> list[Result]:
     """Judges scores with `judge`, which is told the looks that the folder's register records.
 
     Writes verdicts.json, report.md, report.html, the forest plot and register.jsonl to the folder.

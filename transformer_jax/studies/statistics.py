@@ -351,6 +351,8 @@ def paired_interval(differences: Any, level: float) -> PairedInterval:
 
     All are nan if a difference is masked or not finite.
     """
+    if not 0 < level < 1:
+        raise ValueError(f"level: expected a number in (0, 1), got {level}")
     differences = np.ma.filled(np.ma.asarray(differences, float), np.nan)
     if differences.ndim != 1 or not len(differences):
         raise ValueError(f"differences: expected [n], n >= 1, got {list(differences.shape)}")

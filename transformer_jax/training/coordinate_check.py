@@ -36,9 +36,7 @@ class Coordinate(NamedTuple):
         return size, change
 
 
-def coordinate_check(
-    config: ConfigDict, widths: Sequence[int], steps: int
-) -> dict[str, Coordinate]:
+def coordinate_check(config: ConfigDict, widths: Sequence, steps: int) -> dict[str, Coordinate]:
     """Returns a Coordinate for each activation, by name, after `steps` updates at each width.
 
     Activations are the outputs of the blocks and of their branches, and the logits, for the first

@@ -205,9 +205,7 @@ def traced_numbers(config: ConfigDict) -> dict[str, float]:
     return {key: float(flat[key]) for key in sorted(options) if options[key].mark(Traced)}
 
 
-def make_schedule(
-    config: ConfigDict, allow: Collection[str] = (), peak: Any = None
-) -> optax.Schedule:
+def make_schedule(config: ConfigDict, allow: Collection = (), peak: Any = None) -> optax.Schedule:
     """Returns the learning rate as a function of the number of earlier updates.
 
     `peak` replaces the config's learning rate.

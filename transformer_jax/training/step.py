@@ -132,10 +132,8 @@ def make_run_steps(train_step: Callable) -> Callable:
     """
     step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
 
-    def run_steps(
-        state: TrainState, batches: Batch, num_steps: Array
-    ) -> tuple[TrainState, StepRecord]:
-        """Takes `num_steps` steps on stacked batches [C, B, ...]; returns state and records [C]."""
+    def run_steps(state: TrainState, batches: Batch, count: Array) -> tuple[TrainState, StepRecord]:
+        """Takes `count` steps on stacked batches [C, B, ...]; returns state and records [C]."""
         capacity = batches["weights"].shape[0]
         first = jax.tree.map(lambda leaf: leaf[0], batches)
         _, shapes = jax.eval_shape(step, state, first)
@@ -150,7 +148,7 @@ def make_run_steps(train_step: Callable) -> Callable:
 
         def goes_on(carry: tuple) -> Array:
             index, applied, _, _ = carry
-            return (index < num_steps) & applied
+            return (index < count) & applied
 
         start = (jnp.int32(0), jnp.bool_(True), state, records)
         return jax.lax.while_loop(goes_on, take_step, start)[2:]
