@@ -91,6 +91,7 @@ def test_the_page_of_options_is_what_the_declarations_say():
         (our_options.Switch, "True or False", (True, False), (1, "True")),
         (Literal["a", "b"], "one of: a, b", ("a",), ("c", None)),
         (Count | None, "an integer >= 1, or None", (1, None), (0, "1")),
+        (Annotated[int | None, Ge(1)], "an integer >= 1, or None", (1, None), (0, "1")),
         (tuple[Literal["a", "b"], ...], "some of: a, b", ((), ("a", "b")), ("a", ("c",))),
     ],
 )

@@ -146,9 +146,10 @@ def allows(kind: Any, value: Any) -> bool:
         is_code = callable(value) or dataclasses.is_dataclass(value)
         if is_code and any(isinstance(mark, Variant) for mark in parts):
             return True  # in place of a name
-        return allows(parts[0], value) and all(_holds(mark, value) for mark in parts[1:])
+        is_of_type = allows(parts[0], value)
+        return is_of_type and (value is None or all(_holds(m, value) for m in parts[1:]))
     if origin is Literal:
-        return isinstance(value, str) and value in parts
+        return any(type(value) is type(part) and value == part for part in parts)
     if origin in (typing.Union, types.UnionType):
         return any(allows(part, value) for part in parts)
     if origin is tuple:
@@ -170,7 +171,7 @@ def _holds(mark: Any, value: Any) -> bool:
         if isinstance(mark, Predicate):
             return bool(mark.func(value))
         return type(mark) not in _TESTS or _TESTS[type(mark)](value, *dataclasses.astuple(mark))
-    except (ValueError, OverflowError):
+    except (ValueError, TypeError, OverflowError):
         return False
 
 
