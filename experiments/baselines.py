@@ -27,9 +27,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     if not scores:
         print(f"no simple method is known for data.task={config.data.task}")
         return found
-    columns = [
-        (split, metric) for split in ("validation", "test") for metric in ("loss", "accuracy")
-    ]
+    columns = [(split, n) for split in ("validation", "test") for n in ("loss", "accuracy")]
     rows = [
         [name, *[spell(by_split[split].get(metric)) for split, metric in columns]]
         for name, by_split in scores.items()

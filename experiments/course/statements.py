@@ -14,12 +14,8 @@ from experiments.results import design_of
 from transformer_jax.studies.outcomes import Word
 
 HELD, PARTLY, NOT, OPEN = "held", "held in part", "did not hold here", "undecided"
-_MEETS = {
-    "different": (Word.BETTER, Word.WORSE),
-    "better": (Word.BETTER,),
-    "worse": (Word.WORSE,),
-    "same": (Word.SAME,),
-}
+_MEETS: dict[str, tuple] = {"better": (Word.BETTER,), "worse": (Word.WORSE,)}
+_MEETS |= {"same": (Word.SAME,), "different": (Word.BETTER, Word.WORSE)}
 
 
 class Claim(NamedTuple):
